@@ -1,0 +1,473 @@
+//! Fan-out: one publisher's packets to many viewers.
+//!
+//! A pure state machine; the caller owns every lock, waker and clock. Each viewer has its own
+//! bounded queue. One that overflows is cut to the next keyframe and counted, so a slow viewer
+//! costs itself and nobody else, and what it sees after a stall is now, not then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spaceport_types::{Error, Packet, ViewerId};
+
+use crate::stream::Event;
+
+/// Packets a viewer may lag before it is cut to the next keyframe; about a second at 60 fps.
+const VIEWER_PACKETS: usize = 64;
+
+/// Bytes a viewer may lag before it is cut. Two seconds at 16 Mbit/s, and room for any keyframe:
+/// an empty queue takes one packet whatever its size.
+const VIEWER_BYTES: usize = 4 << 20;
+
+/// A viewer with fewer packets waiting than this can take another one.
+///
+/// Two, so that the encoder works on the next frame while the transport writes the last one.
+const READY_BELOW: usize = 2;
+
+/// The least time between two keyframes of one stream, whatever viewers ask: two a second.
+const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Deltas kept after the last keyframe for viewers who come late. More would take a decoder longer
+/// to catch up with than a fresh keyframe takes to make.
+const CACHED_DELTAS: usize = 32;
+
+/// Bytes of cached deltas; beyond this a fresh keyframe is the smaller answer.
+const CACHED_BYTES: usize = 1 << 20;
+
+/// What one viewer got and did not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViewerStats {
+    /// Packets handed over.
+    pub delivered: u64,
+    /// Packets it missed.
+    pub lost: u64,
+    /// Times it was cut to the next keyframe.
+    pub cuts: u64,
+}
+
+/// What [`Fanout::next`] did.
+pub(crate) struct Next {
+    pub(crate) event: Option<Event>,
+    /// Whether what viewers want from the producer has changed.
+    pub(crate) demand_changed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Fanout {
+    viewers: BTreeMap<ViewerId, Viewer>,
+    cache: Cache,
+    keyframe_wanted: bool,
+    last_keyframe: Option<Instant>,
+    suspended: Option<Arc<Error>>,
+    ended: Option<Arc<Error>>,
+}
+
+#[derive(Debug, Default)]
+struct Viewer {
+    queue: VecDeque<Packet>,
+    queued_bytes: usize,
+    /// Gets nothing before the next keyframe: it just came, or it was cut.
+    awaits_keyframe: bool,
+    notice: Option<Event>,
+    stats: ViewerStats,
+}
+
+impl Fanout {
+    /// Adds a viewer. What the cache holds is its first packets; without a cache a keyframe is
+    /// wanted for it.
+    pub(crate) fn attach(&mut self, id: ViewerId) {
+        let mut viewer = Viewer { awaits_keyframe: true, ..Viewer::default() };
+        if let Some(reason) = &self.suspended {
+            viewer.notice = Some(Event::Suspended(Arc::clone(reason)));
+        }
+        if self.cache.usable() {
+            viewer.awaits_keyframe = false;
+            for packet in &self.cache.packets {
+                viewer.push(packet.clone());
+            }
+        } else {
+            self.keyframe_wanted = true;
+        }
+        self.viewers.insert(id, viewer);
+    }
+
+    pub(crate) fn detach(&mut self, id: ViewerId) -> Option<ViewerStats> {
+        let viewer = self.viewers.remove(&id)?;
+        if self.viewers.is_empty() {
+            self.keyframe_wanted = false;
+        }
+        Some(viewer.stats)
+    }
+
+    /// Hands one packet to everyone who can use it, and returns how many could not.
+    pub(crate) fn publish(&mut self, packet: &Packet, now: Instant) -> Lost {
+        let mut lost = Lost::default();
+        if packet.keyframe {
+            self.keyframe_wanted = false;
+            self.last_keyframe = Some(now);
+        }
+        self.cache.keep(packet);
+        if self.suspended.take().is_some() {
+            for viewer in self.viewers.values_mut() {
+                viewer.notice = Some(Event::Resumed);
+            }
+        }
+        for viewer in self.viewers.values_mut() {
+            viewer.offer(packet, &mut lost);
+        }
+        lost
+    }
+
+    /// The next thing for one viewer.
+    pub(crate) fn next(&mut self, id: ViewerId) -> Next {
+        let mut demand_changed = false;
+        let Some(viewer) = self.viewers.get_mut(&id) else {
+            return Next { event: None, demand_changed };
+        };
+        if let Some(reason) = &self.ended {
+            viewer.clear();
+            return Next { event: Some(Event::Ended(Arc::clone(reason))), demand_changed };
+        }
+        if let Some(notice) = viewer.notice.take() {
+            return Next { event: Some(notice), demand_changed };
+        }
+        let was_ready = viewer.ready();
+        let event = viewer.pop().map(Event::Packet);
+        if event.is_some() {
+            demand_changed = !was_ready && viewer.ready();
+        } else if viewer.awaits_keyframe && !self.keyframe_wanted {
+            // Asked for only now: a viewer that has stopped reading costs no keyframes.
+            self.keyframe_wanted = true;
+            demand_changed = true;
+        }
+        Next { event, demand_changed }
+    }
+
+    /// Whether [`Fanout::next`] has something for this viewer.
+    pub(crate) fn has_next(&self, id: ViewerId) -> bool {
+        self.viewers.get(&id).is_some_and(|viewer| {
+            self.ended.is_some() || viewer.notice.is_some() || !viewer.queue.is_empty()
+        })
+    }
+
+    pub(crate) fn want_keyframe(&mut self) {
+        self.keyframe_wanted = true;
+    }
+
+    /// When a keyframe may be made, if one is wanted.
+    pub(crate) fn keyframe_due(&self, now: Instant) -> Option<Instant> {
+        let earliest = self.last_keyframe.map_or(now, |last| last + KEYFRAME_INTERVAL);
+        self.keyframe_wanted.then(|| earliest.max(now))
+    }
+
+    pub(crate) fn viewers(&self) -> usize {
+        self.viewers.len()
+    }
+
+    pub(crate) fn ready(&self) -> bool {
+        self.viewers.values().any(Viewer::ready)
+    }
+
+    pub(crate) fn backlog(&self, id: ViewerId) -> usize {
+        self.viewers.get(&id).map_or(0, |viewer| viewer.queue.len())
+    }
+
+    pub(crate) fn stats(&self, id: ViewerId) -> ViewerStats {
+        self.viewers.get(&id).map(|viewer| viewer.stats).unwrap_or_default()
+    }
+
+    /// Forgets the cached packets: no later delta will continue them.
+    pub(crate) fn forget(&mut self) {
+        self.cache = Cache::default();
+    }
+
+    pub(crate) fn suspend(&mut self, reason: &Arc<Error>) {
+        self.suspended = Some(Arc::clone(reason));
+        for viewer in self.viewers.values_mut() {
+            viewer.notice = Some(Event::Suspended(Arc::clone(reason)));
+        }
+    }
+
+    /// Ends the stream for everyone. The first reason stays.
+    pub(crate) fn end(&mut self, reason: &Arc<Error>) {
+        self.ended.get_or_insert_with(|| Arc::clone(reason));
+        self.cache = Cache::default();
+    }
+
+    pub(crate) fn ended(&self) -> Option<&Arc<Error>> {
+        self.ended.as_ref()
+    }
+}
+
+impl Viewer {
+    fn ready(&self) -> bool {
+        self.queue.len() < READY_BELOW
+    }
+
+    fn offer(&mut self, packet: &Packet, lost: &mut Lost) {
+        if packet.keyframe {
+            if self.queue.len() >= READY_BELOW {
+                self.cut(lost); // the keyframe says all that the backlog would, and later
+            }
+            self.awaits_keyframe = false;
+        } else if self.awaits_keyframe {
+            self.stats.lost += 1;
+            lost.packets += 1;
+            return;
+        } else if self.queue.len() >= VIEWER_PACKETS
+            || (!self.queue.is_empty() && self.queued_bytes + packet.payload.len() > VIEWER_BYTES)
+        {
+            self.cut(lost);
+            self.awaits_keyframe = true;
+            self.stats.lost += 1;
+            lost.packets += 1;
+            return;
+        }
+        self.push(packet.clone());
+    }
+
+    /// Drops the whole backlog.
+    fn cut(&mut self, lost: &mut Lost) {
+        let dropped = self.queue.len() as u64;
+        self.stats.lost += dropped;
+        self.stats.cuts += 1;
+        lost.packets += dropped;
+        lost.cuts += 1;
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.queue.clear();
+        self.queued_bytes = 0;
+    }
+
+    fn push(&mut self, packet: Packet) {
+        self.queued_bytes += packet.payload.len();
+        self.queue.push_back(packet);
+    }
+
+    fn pop(&mut self) -> Option<Packet> {
+        let packet = self.queue.pop_front()?;
+        self.queued_bytes -= packet.payload.len();
+        self.stats.delivered += 1;
+        Some(packet)
+    }
+}
+
+/// What a publish cost the viewers that could not keep up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    pub(crate) packets: u64,
+    pub(crate) cuts: u64,
+}
+
+/// The last keyframe and every delta since, while that is little enough to be worth replaying.
+#[derive(Debug, Default)]
+struct Cache {
+    packets: Vec<Packet>,
+    delta_bytes: usize,
+}
+
+impl Cache {
+    fn usable(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
+    fn keep(&mut self, packet: &Packet) {
+        if packet.keyframe {
+            self.packets.clear();
+            self.packets.push(packet.clone());
+            self.delta_bytes = 0;
+        } else if self.usable() {
+            self.delta_bytes += packet.payload.len();
+            if self.packets.len() > CACHED_DELTAS || self.delta_bytes > CACHED_BYTES {
+                *self = Self::default();
+            } else {
+                self.packets.push(packet.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use spaceport_types::{Codec, Geometry, Kind, Rect, Size};
+
+    use super::*;
+
+    const A: ViewerId = ViewerId::new(1);
+    const B: ViewerId = ViewerId::new(2);
+
+    #[expect(clippy::disallowed_methods, reason = "the origin of a virtual clock")]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    fn packet(sequence: u64, keyframe: bool, bytes: usize) -> Packet {
+        Packet {
+            sequence,
+            codec: Codec::H264,
+            keyframe,
+            codec_epoch: 1,
+            geometry: Geometry {
+                frame_size: Size::new(2, 2),
+                scale: 1.0,
+                logical_bounds: Rect::new(0, 0, 2, 2),
+                geometry_epoch: 1,
+            },
+            captured_at: Duration::from_millis(sequence),
+            encode_duration: Duration::ZERO,
+            payload: Bytes::from(vec![0; bytes]),
+        }
+    }
+
+    fn drain(fanout: &mut Fanout, id: ViewerId) -> Vec<u64> {
+        std::iter::from_fn(|| match fanout.next(id).event {
+            Some(Event::Packet(packet)) => Some(packet.sequence),
+            _ => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_first_packet_of_every_attach_is_a_keyframe() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        assert_eq!(fanout.keyframe_due(now), Some(now));
+        fanout.publish(&packet(1, false, 1), now);
+        assert_eq!(drain(&mut fanout, A), []);
+        fanout.publish(&packet(2, true, 1), now);
+        fanout.publish(&packet(3, false, 1), now);
+        assert_eq!(drain(&mut fanout, A), [2, 3]);
+    }
+
+    #[test]
+    fn a_late_viewer_is_served_from_the_cache_and_asks_the_producer_for_nothing() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        for (sequence, keyframe) in [(1, true), (2, false), (3, false)] {
+            fanout.publish(&packet(sequence, keyframe, 1), now);
+        }
+        fanout.attach(B);
+        assert_eq!(drain(&mut fanout, B), [1, 2, 3]);
+        assert_eq!(fanout.keyframe_due(now), None);
+    }
+
+    #[test]
+    fn a_cache_that_grew_too_long_is_dropped_and_a_keyframe_wanted_instead() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.publish(&packet(0, true, 1), now);
+        for sequence in 1..=CACHED_DELTAS as u64 + 1 {
+            fanout.publish(&packet(sequence, false, 1), now);
+            drain(&mut fanout, A);
+        }
+        fanout.attach(B);
+        assert_eq!(drain(&mut fanout, B), []);
+        assert_eq!(fanout.keyframe_due(now), Some(now + KEYFRAME_INTERVAL));
+    }
+
+    #[test]
+    fn a_slow_viewer_loses_frames_and_the_others_none() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.attach(B);
+        fanout.publish(&packet(0, true, 1), now);
+        let mut seen = drain(&mut fanout, A);
+        for sequence in 1..200 {
+            fanout.publish(&packet(sequence, false, 1), now);
+            seen.extend(drain(&mut fanout, A));
+        }
+        assert_eq!(seen, (0..200).collect::<Vec<_>>());
+        assert_eq!(fanout.stats(A), ViewerStats { delivered: 200, lost: 0, cuts: 0 });
+        assert_eq!(fanout.stats(B).cuts, 1);
+        assert_eq!(fanout.keyframe_due(now), None, "a viewer that does not read costs no keyframe");
+
+        // It reads again: it waits for a keyframe, asks for one, and goes on from there.
+        assert_eq!(drain(&mut fanout, B), []);
+        assert!(fanout.keyframe_due(now).is_some());
+        fanout.publish(&packet(200, false, 1), now);
+        assert_eq!(drain(&mut fanout, B), []);
+        fanout.publish(&packet(201, true, 1), now);
+        assert_eq!(drain(&mut fanout, B), [201]);
+    }
+
+    #[test]
+    fn a_backlog_of_large_packets_is_cut_by_its_bytes() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.publish(&packet(0, true, VIEWER_BYTES + 1), now);
+        assert_eq!(fanout.backlog(A), 1, "one packet always fits");
+        fanout.publish(&packet(1, false, 1), now);
+        assert_eq!(fanout.backlog(A), 0);
+        assert_eq!(fanout.stats(A).lost, 2);
+    }
+
+    #[test]
+    fn a_keyframe_replaces_a_backlog() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        for sequence in 0..10 {
+            fanout.publish(&packet(sequence, sequence == 0, 1), now);
+        }
+        fanout.publish(&packet(10, true, 1), now);
+        assert_eq!(drain(&mut fanout, A), [10]);
+    }
+
+    #[test]
+    fn the_producer_is_gated_while_nobody_can_take_a_frame() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.attach(B);
+        for sequence in 0..READY_BELOW as u64 {
+            assert!(fanout.ready());
+            fanout.publish(&packet(sequence, sequence == 0, 1), now);
+        }
+        assert!(!fanout.ready());
+        assert!(fanout.next(B).demand_changed, "room for a frame is news to the producer");
+        assert!(fanout.ready());
+        assert!(!fanout.next(B).demand_changed);
+    }
+
+    #[test]
+    fn keyframes_come_at_most_twice_a_second() {
+        let (mut fanout, start) = (Fanout::default(), origin());
+        fanout.attach(A);
+        let mut keyframes = 0;
+        for millis in 0..2_000 {
+            let now = start + Duration::from_millis(millis);
+            fanout.want_keyframe();
+            if fanout.keyframe_due(now) == Some(now) {
+                fanout.publish(&packet(millis, true, 1), now);
+                drain(&mut fanout, A);
+                keyframes += 1;
+            }
+        }
+        assert_eq!(keyframes, 4);
+    }
+
+    #[test]
+    fn a_suspended_stream_says_so_and_says_when_it_goes_on() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.suspend(&Arc::new(Error::new(Kind::Stream, "x")));
+        assert!(matches!(fanout.next(A).event, Some(Event::Suspended(_))));
+        fanout.attach(B);
+        assert!(matches!(fanout.next(B).event, Some(Event::Suspended(_))));
+        fanout.publish(&packet(1, true, 1), now);
+        assert!(matches!(fanout.next(A).event, Some(Event::Resumed)));
+        assert_eq!(drain(&mut fanout, A), [1]);
+    }
+
+    #[test]
+    fn an_ended_stream_keeps_its_first_reason() {
+        let mut fanout = Fanout::default();
+        fanout.attach(A);
+        fanout.end(&Arc::new(Error::new(Kind::Stream, "first")));
+        fanout.end(&Arc::new(Error::new(Kind::Stream, "second")));
+        let Some(Event::Ended(reason)) = fanout.next(A).event else { panic!("not ended") };
+        assert_eq!(reason.to_string(), "first");
+        assert!(fanout.has_next(A), "and keeps saying it");
+    }
+}

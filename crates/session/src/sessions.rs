@@ -1,0 +1,825 @@
+//! The media sessions of one gateway, and the streams they share.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use spaceport_types::{
+    Bitrate, Cause, Codec, Error, Geometry, Issue, Kind, Rect, Result, SessionId, Target, ViewerId,
+};
+
+use crate::stream::{Binding, Publisher, Stream, Subscriber, TargetState, lock};
+use crate::ticket::{Ticket, Tickets, random_name};
+use crate::{Counters, Settings};
+
+/// How long a session without viewers outlives its last ticket; a reconnecting viewer needs a
+/// moment to ask for a new one.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Starts a producer for a stream. The gateway connects this to whatever makes packets.
+pub trait Launch: Send + Sync {
+    /// Takes the publisher to a producer of its own and returns at once.
+    fn launch(&self, publisher: Publisher);
+}
+
+/// How much one gateway takes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sessions open at one time.
+    pub sessions: usize,
+    /// WebSocket and QUIC viewers of one session.
+    pub sockets_per_session: usize,
+    /// WebRTC viewers of one session.
+    pub peers_per_session: usize,
+    /// The longest life of a ticket.
+    pub ticket_ttl: Duration,
+    /// The life of a ticket when nothing is asked for.
+    pub default_ticket_ttl: Duration,
+    /// The lowest and highest rate a session may ask for.
+    pub bitrate: (Bitrate, Bitrate),
+    /// Frames per second at most.
+    pub max_fps: u32,
+}
+
+impl Default for Limits {
+    /// The limits of the public contract; the number of peers is ours.
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            sockets_per_session: 8,
+            peers_per_session: 1_000,
+            ticket_ttl: Duration::from_secs(600),
+            default_ticket_ttl: Duration::from_secs(60),
+            bitrate: (Bitrate::from_kbps(250), Bitrate::from_kbps(100_000)),
+            max_fps: 120,
+        }
+    }
+}
+
+/// What a session's viewers may do besides watching.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Nothing.
+    #[default]
+    ViewOnly,
+    /// Send input that does not raise windows.
+    BackgroundOnly,
+    /// Send any input.
+    AllowActivation,
+}
+
+/// A request to open a session. Zeros mean the default.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// What to show.
+    pub target: Target,
+    /// What the target shows now, in desktop pixels.
+    pub bounds: Rect,
+    /// The codec its sockets get.
+    pub codec: Codec,
+    /// Frames per second at most.
+    pub max_fps: u32,
+    /// The longer side of a frame at most, in pixels.
+    pub max_dimension: u32,
+    /// Upper bound of the rate.
+    pub bitrate: Option<Bitrate>,
+    /// What viewers may do.
+    pub policy: Policy,
+    /// The life of the first ticket.
+    pub ticket_ttl: Option<Duration>,
+}
+
+/// What a client gets for opening a session.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The session.
+    pub info: SessionInfo,
+    /// Opens attaches to it.
+    pub ticket: Ticket,
+}
+
+/// What a session is.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Its name.
+    pub id: SessionId,
+    /// What it shows.
+    pub target: Target,
+    /// The codec its sockets get.
+    pub codec: Codec,
+    /// The limits in force.
+    pub settings: Settings,
+    /// What viewers may do.
+    pub policy: Policy,
+    /// What its frames show now.
+    pub geometry: Geometry,
+}
+
+/// How a viewer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A socket: WebSocket, QUIC, WebTransport.
+    Socket,
+    /// A WebRTC peer.
+    Peer,
+}
+
+/// A request to watch.
+#[derive(Clone, Copy, Debug)]
+pub struct Attach {
+    /// The codec this viewer takes.
+    pub codec: Codec,
+    /// How it comes.
+    pub carrier: Carrier,
+}
+
+/// New limits for a session; `None` keeps what is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Preferences {
+    /// Frames per second at most.
+    pub max_fps: Option<u32>,
+    /// The longer side of a frame at most, in pixels.
+    pub max_dimension: Option<u32>,
+    /// Upper bound of the rate.
+    pub bitrate: Option<Bitrate>,
+}
+
+/// All media sessions of one gateway. Cloning it makes another handle.
+#[derive(Clone)]
+pub struct Sessions {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    limits: Limits,
+    launch: Arc<dyn Launch>,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: HashMap<SessionId, Session>,
+    streams: BTreeMap<StreamKey, Arc<Stream>>,
+    targets: BTreeMap<Target, Arc<TargetState>>,
+    tickets: Tickets<SessionId>,
+    next_viewer: u64,
+}
+
+struct Session {
+    target: Arc<TargetState>,
+    codec: Codec,
+    settings: Settings,
+    policy: Policy,
+    /// The codecs its viewers use, each a stream.
+    codecs: BTreeSet<Codec>,
+    viewers: Vec<(Carrier, Weak<Binding>)>,
+    /// Until when a ticket can open it.
+    open_until: Instant,
+}
+
+/// What two sessions must have in common to share an encode.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct StreamKey {
+    target: Target,
+    codec: Codec,
+    settings: Settings,
+}
+
+impl Sessions {
+    /// No sessions yet. `launch` is called for every stream that gets its first viewer.
+    pub fn new(limits: Limits, launch: Arc<dyn Launch>) -> Self {
+        let counters = Arc::default();
+        Self { inner: Arc::new(Inner { limits, launch, counters, state: Mutex::default() }) }
+    }
+
+    /// The limits it runs under.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// Totals over all streams.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    /// How many sessions are open.
+    pub fn len(&self) -> usize {
+        self.state().sessions.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Opens a session. Nothing is captured before somebody attaches.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` for limits out of range, `limit_exceeded` when too many are open.
+    pub fn open(&self, request: Open, now: Instant) -> Result<Opened> {
+        let limits = &self.inner.limits;
+        let settings = Settings {
+            max_fps: check_fps(request.max_fps, limits)?,
+            max_dimension: request.max_dimension,
+            bitrate: check_bitrate(request.bitrate, limits)?,
+        };
+        let ttl = request.ticket_ttl.unwrap_or(limits.default_ticket_ttl).min(limits.ticket_ttl);
+        let id = SessionId::new(format!("media-{}", random_name()?));
+
+        let mut state = self.state();
+        if state.sessions.len() >= limits.sessions {
+            state.sweep(now);
+        }
+        if state.sessions.len() >= limits.sessions {
+            return Err(Error::new(
+                Kind::LimitExceeded,
+                format!("{} media sessions are open", state.sessions.len()),
+            )
+            .with("limit", limits.sessions)
+            .retry_after(limits.default_ticket_ttl)
+            .hint("Close one, or wait until those without viewers end"));
+        }
+        let ticket = state.tickets.issue(id.clone(), ttl, now)?;
+        let target = state.target(&request.target);
+        target.geometry(request.bounds, settings.max_dimension);
+        let session = Session {
+            target,
+            codec: request.codec,
+            settings,
+            policy: request.policy,
+            codecs: BTreeSet::new(),
+            viewers: Vec::new(),
+            open_until: ticket.expires_at,
+        };
+        let info = session.info(&id);
+        state.sessions.insert(id, session);
+        Ok(Opened { info, ticket })
+    }
+
+    /// Issues a further ticket for an open session.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open.
+    pub fn ticket(&self, id: &SessionId, ttl: Option<Duration>, now: Instant) -> Result<Ticket> {
+        let limits = &self.inner.limits;
+        let ttl = ttl.unwrap_or(limits.default_ticket_ttl).min(limits.ticket_ttl);
+        let mut state = self.state();
+        state.session(id)?;
+        let ticket = state.tickets.issue(id.clone(), ttl, now)?;
+        let session = state.session(id)?;
+        session.open_until = session.open_until.max(ticket.expires_at);
+        Ok(ticket)
+    }
+
+    /// The session a ticket opens.
+    ///
+    /// # Errors
+    ///
+    /// `unauthenticated` for an unknown ticket; `stream` with cause `ticket_expired` or, when the
+    /// session is no longer open, `session_closed`.
+    pub fn redeem(&self, ticket: &str, now: Instant) -> Result<SessionId> {
+        let state = self.state();
+        let id = state.tickets.redeem(ticket, now)?;
+        if state.sessions.contains_key(&id) { Ok(id) } else { Err(closed(&id)) }
+    }
+
+    /// Adds a viewer. Its first packet is a keyframe.
+    ///
+    /// # Errors
+    ///
+    /// `stream` with cause `session_closed` or `too_many_viewers`.
+    pub fn attach(&self, id: &SessionId, attach: Attach) -> Result<Subscriber> {
+        let limits = &self.inner.limits;
+        let mut state = self.state();
+        let viewer = ViewerId::new(state.next_viewer);
+        state.next_viewer += 1;
+        let session = state.sessions.get_mut(id).ok_or_else(|| closed(id))?;
+        session.viewers.retain(|(_, binding)| binding.strong_count() > 0);
+        let limit = match attach.carrier {
+            Carrier::Socket => limits.sockets_per_session,
+            Carrier::Peer => limits.peers_per_session,
+        };
+        let alike = session.viewers.iter().filter(|(carrier, _)| *carrier == attach.carrier);
+        if alike.count() >= limit {
+            return Err(Error::because(
+                Cause::TooManyViewers,
+                format!("session `{id}` has {limit} viewers of this sort already"),
+            )
+            .with("session", id)
+            .with("limit", limit)
+            .retry_after(Duration::from_secs(5))
+            .hint("Open another session; those with the same settings share one encode"));
+        }
+        session.codecs.insert(attach.codec);
+        let key = session.key(attach.codec);
+        let (stream, publisher) = self.stream(&mut state, key);
+        let (subscriber, binding) = Subscriber::new(viewer, stream);
+        if let Some(session) = state.sessions.get_mut(id) {
+            session.viewers.push((attach.carrier, Arc::downgrade(&binding)));
+        }
+        drop(state);
+        self.launch(publisher);
+        Ok(subscriber)
+    }
+
+    /// What a session is now.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open.
+    pub fn info(&self, id: &SessionId) -> Result<SessionInfo> {
+        Ok(self.state().session(id)?.info(id))
+    }
+
+    /// Changes the limits of a session, live. Its viewers see a keyframe at most.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open, `invalid_argument` for a limit out of range; nothing is
+    /// changed then.
+    pub fn set_preferences(&self, id: &SessionId, wanted: Preferences) -> Result<Settings> {
+        let limits = &self.inner.limits;
+        let mut state = self.state();
+        let session = state.session(id)?;
+        let old = session.settings;
+        let settings = Settings {
+            max_fps: wanted.max_fps.map_or(Ok(old.max_fps), |fps| check_fps(fps, limits))?,
+            max_dimension: wanted.max_dimension.unwrap_or(old.max_dimension),
+            bitrate: wanted
+                .bitrate
+                .map_or(Ok(old.bitrate), |bitrate| check_bitrate(Some(bitrate), limits))?,
+        };
+        if settings == old {
+            return Ok(settings);
+        }
+        let codecs: Vec<Codec> = session.codecs.iter().copied().collect();
+        let target = session.target.target.clone();
+        let mut publishers = Vec::new();
+        for codec in codecs {
+            let old_key = StreamKey { target: target.clone(), codec, settings: old };
+            let new_key = StreamKey { settings, ..old_key.clone() };
+            let alone = state.users(&old_key) == 1;
+            let taken = state.streams.contains_key(&new_key);
+            if alone
+                && !taken
+                && let Some(stream) = state.streams.remove(&old_key)
+            {
+                // Nobody else watches this encode: change it where it runs.
+                stream.set_settings(settings);
+                state.streams.insert(new_key, stream);
+            } else {
+                let (stream, publisher) = self.stream(&mut state, new_key);
+                publishers.push(publisher);
+                for binding in state.session(id)?.bindings() {
+                    if binding.stream().codec == codec {
+                        binding.rebind(Arc::clone(&stream));
+                    }
+                }
+            }
+        }
+        state.session(id)?.settings = settings;
+        state.close_unused();
+        drop(state);
+        for publisher in publishers {
+            self.launch(publisher);
+        }
+        Ok(settings)
+    }
+
+    /// Asks for a keyframe for every viewer of a session.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open.
+    pub fn request_keyframe(&self, id: &SessionId) -> Result<()> {
+        let mut state = self.state();
+        let session = state.session(id)?;
+        for binding in session.bindings() {
+            binding.stream().request_keyframe();
+        }
+        Ok(())
+    }
+
+    /// Closes a session: its tickets open nothing any more, and its viewers are told.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open.
+    pub fn close(&self, id: &SessionId) -> Result<()> {
+        let mut state = self.state();
+        state.session(id)?;
+        state.close(id);
+        Ok(())
+    }
+
+    /// Closes sessions that nobody watches and no ticket opens any more, and forgets old tickets.
+    /// To be called every few seconds.
+    pub fn sweep(&self, now: Instant) {
+        let mut state = self.state();
+        state.sweep(now);
+        state.tickets.sweep(now);
+    }
+
+    /// Closes every session, for shutdown.
+    pub fn close_all(&self) {
+        let mut state = self.state();
+        let ids: Vec<SessionId> = state.sessions.keys().cloned().collect();
+        for id in ids {
+            state.close(&id);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.inner.state)
+    }
+
+    /// The stream of a key; with it a publisher when it is new and has to be launched.
+    fn stream(&self, state: &mut State, key: StreamKey) -> (Arc<Stream>, Option<Publisher>) {
+        match state.streams.get(&key) {
+            Some(stream) if !stream.ended() => (Arc::clone(stream), None),
+            _ => {
+                let target = state.target(&key.target);
+                let counters = Arc::clone(&self.inner.counters);
+                let stream = Arc::new(Stream::new(target, key.codec, key.settings, counters));
+                state.streams.insert(key, Arc::clone(&stream));
+                (Arc::clone(&stream), Some(Publisher::new(stream)))
+            }
+        }
+    }
+
+    fn launch(&self, publisher: Option<Publisher>) {
+        if let Some(publisher) = publisher {
+            self.inner.launch.launch(publisher);
+        }
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("open", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn session(&mut self, id: &SessionId) -> Result<&mut Session> {
+        self.sessions.get_mut(id).ok_or_else(|| {
+            Error::new(Kind::NotFound, format!("no media session `{id}` is open"))
+                .with("session", id)
+                .hint("Open the stream again")
+        })
+    }
+
+    fn target(&mut self, target: &Target) -> Arc<TargetState> {
+        let entry = self.targets.entry(target.clone());
+        Arc::clone(entry.or_insert_with_key(|target| Arc::new(TargetState::new(target.clone()))))
+    }
+
+    /// How many sessions use a stream.
+    fn users(&self, key: &StreamKey) -> usize {
+        self.sessions.values().filter(|session| session.uses(key)).count()
+    }
+
+    fn close(&mut self, id: &SessionId) {
+        if let Some(session) = self.sessions.remove(id) {
+            let reason = Arc::new(closed(id));
+            for binding in session.bindings() {
+                binding.end(&reason);
+            }
+            tracing::info!(session = id.short(), "session closed");
+        }
+        self.close_unused();
+    }
+
+    /// Ends the streams that no session uses.
+    fn close_unused(&mut self) {
+        let unused: Vec<StreamKey> =
+            self.streams.keys().filter(|key| self.users(key) == 0).cloned().collect();
+        for key in unused {
+            if let Some(stream) = self.streams.remove(&key) {
+                stream.close(&Arc::new(Error::because(
+                    Cause::SessionClosed,
+                    "no session uses this stream any more",
+                )));
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let over: Vec<SessionId> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| now >= session.open_until + IDLE && !session.watched())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in over {
+            self.close(&id);
+        }
+    }
+}
+
+impl Session {
+    fn info(&self, id: &SessionId) -> SessionInfo {
+        SessionInfo {
+            id: id.clone(),
+            target: self.target.target.clone(),
+            codec: self.codec,
+            settings: self.settings,
+            policy: self.policy,
+            geometry: self.target.current(self.settings.max_dimension),
+        }
+    }
+
+    fn key(&self, codec: Codec) -> StreamKey {
+        StreamKey { target: self.target.target.clone(), codec, settings: self.settings }
+    }
+
+    fn uses(&self, key: &StreamKey) -> bool {
+        self.settings == key.settings
+            && self.target.target == key.target
+            && self.codecs.contains(&key.codec)
+    }
+
+    fn bindings(&self) -> impl Iterator<Item = Arc<Binding>> {
+        self.viewers.iter().filter_map(|(_, binding)| binding.upgrade())
+    }
+
+    fn watched(&self) -> bool {
+        self.viewers.iter().any(|(_, binding)| binding.strong_count() > 0)
+    }
+}
+
+fn closed(id: &SessionId) -> Error {
+    Error::because(Cause::SessionClosed, format!("session `{id}` is closed"))
+        .with("session", id)
+        .hint("Open the stream again")
+}
+
+fn check_fps(wanted: u32, limits: &Limits) -> Result<u32> {
+    /// What viewers get that do not say.
+    const DEFAULT: u32 = 30;
+    match wanted {
+        0 => Ok(DEFAULT),
+        fps if fps <= limits.max_fps => Ok(fps),
+        fps => Err(out_of_range("max_fps", fps, "maximum", limits.max_fps)),
+    }
+}
+
+fn check_bitrate(wanted: Option<Bitrate>, limits: &Limits) -> Result<Bitrate> {
+    /// A ceiling, not a target: a desktop needs a fraction of it nearly always.
+    const DEFAULT: Bitrate = Bitrate::from_kbps(8_000);
+    let (lowest, highest) = limits.bitrate;
+    match wanted {
+        None => Ok(DEFAULT),
+        Some(rate) if rate.bps() == 0 => Ok(DEFAULT),
+        Some(rate) if rate < lowest => {
+            Err(out_of_range("bitrate_kbps", rate.kbps(), "minimum", lowest.kbps()))
+        }
+        Some(rate) if rate > highest => {
+            Err(out_of_range("bitrate_kbps", rate.kbps(), "maximum", highest.kbps()))
+        }
+        Some(rate) => Ok(rate),
+    }
+}
+
+fn out_of_range(path: &str, value: u32, constraint: &'static str, limit: u32) -> Error {
+    Error::new(Kind::InvalidArgument, format!("`{path}` is {value}; its {constraint} is {limit}"))
+        .issue(Issue { path: path.to_owned(), constraint, limit: Some(limit.to_string()) })
+        .hint("Leave it out for the default")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::task::{Context, Waker};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Event, Published};
+
+    /// Keeps publishers where a test can reach them.
+    #[derive(Default)]
+    struct Launched(Mutex<Vec<Publisher>>);
+
+    impl Launch for Launched {
+        fn launch(&self, publisher: Publisher) {
+            lock(&self.0).push(publisher);
+        }
+    }
+
+    impl Launched {
+        fn take(&self) -> Vec<Publisher> {
+            std::mem::take(&mut *lock(&self.0))
+        }
+    }
+
+    const SOCKET: Attach = Attach { codec: Codec::H264, carrier: Carrier::Socket };
+
+    #[expect(clippy::disallowed_methods, reason = "the origin of a virtual clock")]
+    fn setup() -> (Sessions, Arc<Launched>, Instant) {
+        let launched = Arc::new(Launched::default());
+        (Sessions::new(Limits::default(), launched.clone()), launched, Instant::now())
+    }
+
+    fn open() -> Open {
+        Open {
+            target: Target::TestPattern,
+            bounds: Rect::new(0, 0, 640, 360),
+            codec: Codec::H264,
+            max_fps: 0,
+            max_dimension: 0,
+            bitrate: None,
+            policy: Policy::ViewOnly,
+            ticket_ttl: None,
+        }
+    }
+
+    fn publish(publisher: &Publisher, keyframe: bool, codec_epoch: u32, now: Instant) {
+        let frame = Published {
+            keyframe,
+            codec_epoch,
+            geometry: publisher.geometry(Rect::new(0, 0, 640, 360), 0),
+            captured_at: Duration::ZERO,
+            encode_duration: Duration::ZERO,
+            payload: Bytes::from_static(b"x"),
+        };
+        publisher.publish(frame, now);
+    }
+
+    fn packets(subscriber: &mut Subscriber) -> Vec<(u64, bool, u32)> {
+        std::iter::from_fn(|| match subscriber.try_recv() {
+            Some(Event::Packet(packet)) => {
+                Some((packet.sequence, packet.keyframe, packet.codec_epoch))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn nothing_is_launched_before_the_first_viewer() {
+        let (sessions, launched, now) = setup();
+        let opened = sessions.open(open(), now).unwrap();
+        assert_eq!(launched.take().len(), 0);
+        let viewer = sessions.attach(&opened.info.id, SOCKET).unwrap();
+        let publishers = launched.take();
+        assert_eq!(publishers.len(), 1);
+        assert_eq!(publishers[0].demand(now).viewers, 1);
+        drop(viewer);
+        assert_eq!(publishers[0].demand(now).viewers, 0);
+        assert!(!publishers[0].demand(now).closed, "the session is still open");
+    }
+
+    #[test]
+    fn sessions_with_the_same_settings_share_one_encode() {
+        let (sessions, launched, now) = setup();
+        let viewers: Vec<_> = (0..3)
+            .map(|_| {
+                let id = sessions.open(open(), now).unwrap().info.id;
+                sessions.attach(&id, SOCKET).unwrap()
+            })
+            .collect();
+        let publishers = launched.take();
+        assert_eq!(publishers.len(), 1);
+        assert_eq!(publishers[0].demand(now).viewers, viewers.len());
+        let other = Open { max_fps: 10, ..open() };
+        let id = sessions.open(other, now).unwrap().info.id;
+        let _viewer = sessions.attach(&id, SOCKET).unwrap();
+        assert_eq!(launched.take().len(), 1);
+    }
+
+    #[test]
+    fn a_closed_session_is_gone_for_tickets_viewers_and_its_producer() {
+        let (sessions, launched, now) = setup();
+        let opened = sessions.open(open(), now).unwrap();
+        let id = opened.info.id;
+        let ticket = opened.ticket.secret.expose();
+        assert_eq!(sessions.redeem(ticket, now).unwrap(), id);
+        let mut viewer = sessions.attach(&id, SOCKET).unwrap();
+        let publishers = launched.take();
+
+        sessions.close(&id).unwrap();
+        assert!(publishers[0].demand(now).closed);
+        let Some(Event::Ended(reason)) = viewer.try_recv() else { panic!("not told") };
+        assert_eq!(reason.cause(), Some(Cause::SessionClosed));
+        assert_eq!(sessions.redeem(ticket, now).unwrap_err().http_status(), 410);
+        assert_eq!(sessions.attach(&id, SOCKET).unwrap_err().http_status(), 410);
+        assert_eq!(sessions.close(&id).unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn the_ninth_socket_is_refused_until_one_leaves() {
+        let (sessions, _launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut viewers: Vec<_> = (0..8).map(|_| sessions.attach(&id, SOCKET).unwrap()).collect();
+        let refused = sessions.attach(&id, SOCKET).unwrap_err();
+        assert_eq!(refused.cause(), Some(Cause::TooManyViewers));
+        viewers.pop();
+        sessions.attach(&id, SOCKET).unwrap();
+    }
+
+    #[test]
+    fn an_unwatched_session_ends_some_time_after_its_ticket() {
+        let (sessions, _launched, now) = setup();
+        let watched = sessions.open(open(), now).unwrap().info.id;
+        let viewer = sessions.attach(&watched, SOCKET).unwrap();
+        let unwatched = sessions.open(open(), now).unwrap().info.id;
+        let later = now + Duration::from_secs(60) + IDLE;
+        sessions.sweep(later - Duration::from_millis(1));
+        assert_eq!(sessions.len(), 2);
+        sessions.sweep(later);
+        assert!(sessions.info(&unwatched).is_err());
+        assert!(sessions.info(&watched).is_ok());
+        drop(viewer);
+        sessions.sweep(later);
+        assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn preferences_change_an_unshared_stream_where_it_runs() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let _viewer = sessions.attach(&id, SOCKET).unwrap();
+        let publishers = launched.take();
+        let wanted = Preferences { max_fps: Some(5), ..Preferences::default() };
+        assert_eq!(sessions.set_preferences(&id, wanted).unwrap().max_fps, 5);
+        assert_eq!(publishers[0].demand(now).settings.max_fps, 5);
+        assert!(launched.take().is_empty());
+    }
+
+    #[test]
+    fn preferences_move_viewers_off_a_shared_stream_with_one_keyframe() {
+        let (sessions, launched, now) = setup();
+        let stays = sessions.open(open(), now).unwrap().info.id;
+        let moves = sessions.open(open(), now).unwrap().info.id;
+        let mut staying = sessions.attach(&stays, SOCKET).unwrap();
+        let mut moving = sessions.attach(&moves, SOCKET).unwrap();
+        let first = launched.take().remove(0);
+        publish(&first, true, 1, now);
+        assert_eq!(packets(&mut moving), [(1, true, 1)]);
+
+        let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
+        sessions.set_preferences(&moves, wanted).unwrap();
+        let second = launched.take().remove(0);
+        assert_eq!((first.demand(now).viewers, second.demand(now).viewers), (1, 1));
+        publish(&first, false, 1, now);
+        publish(&second, false, 1, now);
+        publish(&second, true, 1, now);
+        assert_eq!(packets(&mut moving), [(4, true, 2)], "a keyframe first, in a new epoch");
+        assert_eq!(packets(&mut staying), [(1, true, 1), (2, false, 1)]);
+        assert_eq!(sessions.info(&moves).unwrap().geometry.frame_size.width, 320);
+        assert_eq!(sessions.info(&stays).unwrap().geometry.frame_size.width, 640);
+    }
+
+    #[test]
+    fn limits_out_of_range_name_the_argument_and_the_bound() {
+        let (sessions, _launched, now) = setup();
+        let request = Open { bitrate: Some(Bitrate::from_kbps(100)), ..open() };
+        let report = sessions.open(request, now).unwrap_err().report();
+        assert_eq!(report.issues[0].path, "bitrate_kbps");
+        assert_eq!(report.issues[0].limit.as_deref(), Some("250"));
+    }
+
+    #[test]
+    fn a_stream_whose_producer_failed_is_launched_anew_for_the_next_viewer() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut viewer = sessions.attach(&id, SOCKET).unwrap();
+        launched.take().remove(0).fail(Error::because(Cause::TargetGone, "gone"));
+        assert!(matches!(viewer.try_recv(), Some(Event::Ended(_))));
+        let mut again = sessions.attach(&id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        publish(&publisher, true, 1, now);
+        assert_eq!(packets(&mut again).len(), 1);
+    }
+
+    #[test]
+    fn a_waiting_viewer_is_woken_by_a_packet() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut viewer = sessions.attach(&id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        {
+            let mut recv = std::pin::pin!(viewer.recv());
+            assert!(recv.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        publish(&publisher, true, 1, now);
+        assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(packets(&mut viewer).len(), 1);
+    }
+
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! The two ends of a stream: the handle that publishes and the handles that watch.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use spaceport_types::{Codec, Error, Geometry, Kind, Packet, Rect, Target, ViewerId};
+
+use crate::fanout::{Fanout, ViewerStats};
+use crate::{Counters, Demand, Settings};
+
+/// One encoded picture as a producer hands it over.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// Whether a decoder can start here.
+    pub keyframe: bool,
+    /// Counts the encoders of this stream; the first packet of each is a keyframe.
+    pub codec_epoch: u32,
+    /// What it shows, from [`Publisher::geometry`].
+    pub geometry: Geometry,
+    /// When the pixels were read, on the media clock.
+    pub captured_at: Duration,
+    /// How long encoding took.
+    pub encode_duration: Duration,
+    /// The encoded bytes.
+    pub payload: Bytes,
+}
+
+/// What a viewer gets.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// One encoded frame.
+    Packet(Packet),
+    /// No frames for now, and why. The attach stays.
+    Suspended(Arc<Error>),
+    /// Frames come again; the next one is a keyframe or continues the last.
+    Resumed,
+    /// The stream is over, and why. Nothing follows.
+    Ended(Arc<Error>),
+}
+
+/// What all streams of one target share, so that sequences and epochs mean the same in each.
+#[derive(Debug)]
+pub(crate) struct TargetState {
+    pub(crate) target: Target,
+    sequence: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    bounds: Option<Rect>,
+    epoch: u64,
+}
+
+impl TargetState {
+    pub(crate) fn new(target: Target) -> Self {
+        Self { target, sequence: AtomicU64::new(0), seen: Mutex::default() }
+    }
+
+    /// The geometry of a frame of this target, in a new epoch when `bounds` is news.
+    pub(crate) fn geometry(&self, bounds: Rect, max_dimension: u32) -> Geometry {
+        let mut seen = lock(&self.seen);
+        if seen.bounds != Some(bounds) {
+            seen.bounds = Some(bounds);
+            seen.epoch += 1;
+        }
+        geometry(bounds, max_dimension, seen.epoch)
+    }
+
+    /// The geometry as it was last seen.
+    pub(crate) fn current(&self, max_dimension: u32) -> Geometry {
+        let seen = lock(&self.seen);
+        geometry(seen.bounds.unwrap_or_default(), max_dimension, seen.epoch)
+    }
+}
+
+fn geometry(bounds: Rect, max_dimension: u32, geometry_epoch: u64) -> Geometry {
+    let frame_size = spaceport_types::Size::new(bounds.width, bounds.height).fitted(max_dimension);
+    let longer = bounds.width.max(bounds.height).max(1);
+    let scale = f64::from(frame_size.width.max(frame_size.height)) / f64::from(longer);
+    Geometry { frame_size, scale, logical_bounds: bounds, geometry_epoch }
+}
+
+/// One encode of one target, seen from the middle.
+pub(crate) struct Stream {
+    pub(crate) target: Arc<TargetState>,
+    pub(crate) codec: Codec,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+}
+
+struct State {
+    fanout: Fanout,
+    settings: Settings,
+    closed: bool,
+    producer: Option<Waker>,
+    wakers: std::collections::BTreeMap<ViewerId, Waker>,
+}
+
+impl Stream {
+    pub(crate) fn new(
+        target: Arc<TargetState>,
+        codec: Codec,
+        settings: Settings,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let state = State {
+            fanout: Fanout::default(),
+            settings,
+            closed: false,
+            producer: None,
+            wakers: std::collections::BTreeMap::new(),
+        };
+        Self { target, codec, counters, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn attach(&self, id: ViewerId) {
+        self.counters.viewers.add(1);
+        let mut state = lock(&self.state);
+        state.fanout.attach(id);
+        state.wake_producer();
+    }
+
+    fn detach(&self, id: ViewerId) {
+        let mut state = lock(&self.state);
+        state.wakers.remove(&id);
+        if let Some(stats) = state.fanout.detach(id) {
+            self.counters.viewers.sub(1);
+            tracing::debug!(%id, ?stats, "viewer left");
+        }
+        state.wake_producer();
+    }
+
+    pub(crate) fn request_keyframe(&self) {
+        let mut state = lock(&self.state);
+        state.fanout.want_keyframe();
+        state.wake_producer();
+    }
+
+    /// Changes the limits of a running stream.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        let mut state = lock(&self.state);
+        state.settings = settings;
+        state.wake_producer();
+    }
+
+    /// Ends the stream: viewers are told `reason`, and the producer that it can go.
+    pub(crate) fn close(&self, reason: &Arc<Error>) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.fanout.end(reason);
+        state.wake_producer();
+        state.wake_viewers();
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        lock(&self.state).fanout.ended().is_some()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("target", &self.target.target)
+            .field("codec", &self.codec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn wake_producer(&self) {
+        if let Some(waker) = &self.producer {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes the viewers that have something waiting.
+    fn wake_viewers(&mut self) {
+        let fanout = &self.fanout;
+        self.wakers.retain(|&id, waker| {
+            let wake = fanout.has_next(id);
+            if wake {
+                waker.wake_by_ref();
+            }
+            !wake
+        });
+    }
+}
+
+/// The producer's end of a stream. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct Publisher {
+    stream: Arc<Stream>,
+}
+
+impl Publisher {
+    pub(crate) fn new(stream: Arc<Stream>) -> Self {
+        Self { stream }
+    }
+
+    /// What to capture.
+    pub fn target(&self) -> &Target {
+        &self.stream.target.target
+    }
+
+    /// How to encode it.
+    pub fn codec(&self) -> Codec {
+        self.stream.codec
+    }
+
+    /// What viewers want now.
+    pub fn demand(&self, now: Instant) -> Demand {
+        let state = lock(&self.stream.state);
+        Demand {
+            viewers: state.fanout.viewers(),
+            ready: state.fanout.ready(),
+            keyframe: state.fanout.keyframe_due(now),
+            settings: state.settings,
+            closed: state.closed,
+        }
+    }
+
+    /// Wakes `waker` from now on whenever [`Publisher::demand`] may have changed.
+    pub fn set_waker(&self, waker: Waker) {
+        lock(&self.stream.state).producer = Some(waker);
+    }
+
+    /// The geometry of a frame that shows `bounds`, in a new epoch when that is news.
+    pub fn geometry(&self, bounds: Rect, max_dimension: u32) -> Geometry {
+        self.stream.target.geometry(bounds, max_dimension)
+    }
+
+    /// Hands one picture to every viewer that can use it.
+    pub fn publish(&self, frame: Published, now: Instant) {
+        let counters = &self.stream.counters;
+        let mut state = lock(&self.stream.state);
+        // Under the lock, so that no viewer sees two sequences swapped.
+        let sequence = self.stream.target.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let packet = Packet {
+            sequence,
+            codec: self.stream.codec,
+            keyframe: frame.keyframe,
+            codec_epoch: frame.codec_epoch,
+            geometry: frame.geometry,
+            captured_at: frame.captured_at,
+            encode_duration: frame.encode_duration,
+            payload: frame.payload,
+        };
+        let lost = state.fanout.publish(&packet, now);
+        counters.lost.add(lost.packets);
+        counters.cuts.add(lost.cuts);
+        state.wake_viewers();
+    }
+
+    /// The gateway's totals, for the producer to add to.
+    pub fn counters(&self) -> &Counters {
+        &self.stream.counters
+    }
+
+    /// Tells viewers that no frames come for now. The next [`Publisher::publish`] resumes.
+    pub fn suspend(&self, reason: Error) {
+        let mut state = lock(&self.stream.state);
+        state.fanout.suspend(&Arc::new(reason));
+        state.wake_viewers();
+    }
+
+    /// Says that the encoder is gone: what late viewers are served from can not be continued.
+    pub fn forget(&self) {
+        lock(&self.stream.state).fanout.forget();
+    }
+
+    /// Ends the stream with a reason that viewers are told.
+    pub fn fail(self, reason: Error) {
+        self.stream.close(&Arc::new(reason));
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if !self.stream.ended() {
+            let reason = Error::new(Kind::Internal, "the stream's producer ended without a reason")
+                .hint("Open the stream again, and report this if it happens twice");
+            self.stream.close(&Arc::new(reason));
+        }
+    }
+}
+
+/// A viewer's end of a stream. Dropping it is leaving.
+pub struct Subscriber {
+    id: ViewerId,
+    codec: Codec,
+    binding: Arc<Binding>,
+    epochs: Epochs,
+}
+
+/// Which stream a viewer watches now. A session that changes its limits moves its viewers to
+/// another stream; to them that is one more keyframe.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    id: ViewerId,
+    bound: Mutex<Bound>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    stream: Arc<Stream>,
+    /// Counts the moves, so that an epoch of one stream is not taken for the same of another.
+    moves: u32,
+    ended: Option<Arc<Error>>,
+    waker: Option<Waker>,
+}
+
+impl Binding {
+    pub(crate) fn stream(&self) -> Arc<Stream> {
+        Arc::clone(&lock(&self.bound).stream)
+    }
+
+    /// Moves the viewer to another stream.
+    pub(crate) fn rebind(&self, stream: Arc<Stream>) {
+        let mut bound = lock(&self.bound);
+        if Arc::ptr_eq(&bound.stream, &stream) {
+            return;
+        }
+        bound.stream.detach(self.id);
+        stream.attach(self.id);
+        bound.stream = stream;
+        bound.moves += 1;
+        bound.wake();
+    }
+
+    /// Ends the stream for this viewer alone.
+    pub(crate) fn end(&self, reason: &Arc<Error>) {
+        let mut bound = lock(&self.bound);
+        bound.ended.get_or_insert_with(|| Arc::clone(reason));
+        bound.stream.detach(self.id);
+        bound.wake();
+    }
+}
+
+impl Bound {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Numbers encoders as one viewer sees them: from 1, one more with each replacement.
+#[derive(Debug, Default)]
+struct Epochs {
+    seen: Option<(u32, u32)>,
+    number: u32,
+}
+
+impl Epochs {
+    fn number(&mut self, moves: u32, codec_epoch: u32) -> u32 {
+        if self.seen != Some((moves, codec_epoch)) {
+            self.seen = Some((moves, codec_epoch));
+            self.number += 1;
+        }
+        self.number
+    }
+}
+
+impl Subscriber {
+    pub(crate) fn new(id: ViewerId, stream: Arc<Stream>) -> (Self, Arc<Binding>) {
+        stream.attach(id);
+        let codec = stream.codec;
+        let bound = Bound { stream, moves: 0, ended: None, waker: None };
+        let binding = Arc::new(Binding { id, bound: Mutex::new(bound) });
+        (Self { id, codec, binding: Arc::clone(&binding), epochs: Epochs::default() }, binding)
+    }
+
+    /// This viewer's name in logs.
+    pub fn id(&self) -> ViewerId {
+        self.id
+    }
+
+    /// How its packets are encoded.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Waits for the next event.
+    pub async fn recv(&mut self) -> Event {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// The next event, or a wake-up when there may be one.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        if let Some(event) = self.try_recv() {
+            return Poll::Ready(event);
+        }
+        self.set_waker(cx.waker());
+        // Between the two calls something may have come.
+        self.try_recv().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The next event if there is one; for a driver that serves many viewers.
+    pub fn try_recv(&mut self) -> Option<Event> {
+        let bound = lock(&self.binding.bound);
+        if let Some(reason) = &bound.ended {
+            return Some(Event::Ended(Arc::clone(reason)));
+        }
+        let mut state = lock(&bound.stream.state);
+        let next = state.fanout.next(self.id);
+        if next.demand_changed {
+            state.wake_producer();
+        }
+        drop(state);
+        let mut event = next.event?;
+        if let Event::Packet(packet) = &mut event {
+            bound.stream.counters.delivered.add(1);
+            packet.codec_epoch = self.epochs.number(bound.moves, packet.codec_epoch);
+        }
+        Some(event)
+    }
+
+    /// Wakes `waker` once when [`Subscriber::try_recv`] may have something new.
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut bound = lock(&self.binding.bound);
+        bound.waker = Some(waker.clone());
+        let mut state = lock(&bound.stream.state);
+        state.wakers.insert(self.id, waker.clone());
+    }
+
+    /// Packets that wait for this viewer.
+    pub fn backlog(&self) -> usize {
+        let bound = lock(&self.binding.bound);
+        lock(&bound.stream.state).fanout.backlog(self.id)
+    }
+
+    /// Asks for a keyframe. Requests are merged, and their rate is capped per stream.
+    pub fn request_keyframe(&self) {
+        self.binding.stream().request_keyframe();
+    }
+
+    /// What this viewer got and did not get from the stream it watches now.
+    pub fn stats(&self) -> ViewerStats {
+        let bound = lock(&self.binding.bound);
+        lock(&bound.stream.state).fanout.stats(self.id)
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let bound = lock(&self.binding.bound);
+        bound.stream.detach(self.id);
+    }
+}
+
+/// A panic elsewhere while the lock was held leaves plain counters and queues behind, all of them
+/// valid; going on is right.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

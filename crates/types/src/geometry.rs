@@ -1,0 +1,159 @@
+//! Where pixels are: sizes, rectangles, and the epoch that says which of them belong together.
+
+use serde::{Deserialize, Serialize};
+
+/// A size in pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Size {
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+}
+
+impl Size {
+    /// A size of `width` columns and `height` rows.
+    pub const fn new(width: u32, height: u32) -> Self {
+        Self { width, height }
+    }
+
+    /// The smallest even size that holds this one; 4:2:0 video has no odd sizes.
+    #[must_use]
+    pub const fn padded_to_even(self) -> Self {
+        Self { width: (self.width + 1) & !1, height: (self.height + 1) & !1 }
+    }
+
+    /// The size scaled down, aspect kept, so that its longer side is at most `max_dimension`.
+    /// Zero means no limit; nothing is ever scaled up, and no side falls below one pixel.
+    #[must_use]
+    pub fn fitted(self, max_dimension: u32) -> Self {
+        let longer = self.width.max(self.height);
+        if max_dimension == 0 || longer <= max_dimension {
+            return self;
+        }
+        let scale = |side: u32| {
+            let scaled = u64::from(side) * u64::from(max_dimension) + u64::from(longer / 2);
+            u32::try_from(scaled / u64::from(longer)).unwrap_or(max_dimension).max(1)
+        };
+        Self { width: scale(self.width), height: scale(self.height) }
+    }
+
+    /// The rectangle that covers all of it.
+    pub const fn bounds(self) -> Rect {
+        Rect { x: 0, y: 0, width: self.width, height: self.height }
+    }
+}
+
+/// A rectangle of whole pixels within a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rect {
+    /// First column.
+    pub x: u32,
+    /// First row.
+    pub y: u32,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+}
+
+impl Rect {
+    /// A rectangle of `width` by `height` pixels with its first pixel at (`x`, `y`).
+    pub const fn new(x: u32, y: u32, width: u32, height: u32) -> Self {
+        Self { x, y, width, height }
+    }
+
+    /// One past the last column.
+    pub const fn right(self) -> u32 {
+        self.x + self.width
+    }
+
+    /// One past the last row.
+    pub const fn bottom(self) -> u32 {
+        self.y + self.height
+    }
+
+    /// Whether it holds no pixel.
+    pub const fn is_empty(self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+
+    /// How many pixels it holds.
+    pub const fn area(self) -> u64 {
+        self.width as u64 * self.height as u64
+    }
+
+    /// The part of it that lies within a frame of `size`, or `None` when there is none.
+    pub fn clamped(self, size: Size) -> Option<Self> {
+        let right = self.x.saturating_add(self.width).min(size.width);
+        let bottom = self.y.saturating_add(self.height).min(size.height);
+        let inside = self.x < right && self.y < bottom;
+        inside.then(|| Self {
+            x: self.x,
+            y: self.y,
+            width: right - self.x,
+            height: bottom - self.y,
+        })
+    }
+
+    /// The smallest rectangle that holds both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        let (x, y) = (self.x.min(other.x), self.y.min(other.y));
+        let (right, bottom) = (self.right().max(other.right()), self.bottom().max(other.bottom()));
+        Self { x, y, width: right - x, height: bottom - y }
+    }
+
+    /// Grown outward to even coordinates, the grid on which 4:2:0 chroma lies.
+    #[must_use]
+    pub const fn aligned_to_even(self) -> Self {
+        let (x, y) = (self.x & !1, self.y & !1);
+        let (right, bottom) = ((self.right() + 1) & !1, (self.bottom() + 1) & !1);
+        Self { x, y, width: right - x, height: bottom - y }
+    }
+}
+
+/// What a frame shows and where that is on the desktop.
+///
+/// Pointer positions and damage are only meaningful together with the epoch they were made in: a
+/// target that changes size starts a new one, and its first frame is a keyframe.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Pixels of the frame as viewers get it, after scaling and before padding to even sides.
+    pub frame_size: Size,
+    /// Frame pixels per desktop pixel; below 1 when the frame was scaled down.
+    pub scale: f64,
+    /// The shown part of the desktop, in desktop pixels.
+    pub logical_bounds: Rect,
+    /// Counts changes of any of the above; starts at 1.
+    pub geometry_epoch: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fitted_size_keeps_its_aspect_and_never_grows() {
+        assert_eq!(Size::new(1920, 1080).fitted(1280), Size::new(1280, 720));
+        assert_eq!(Size::new(640, 360).fitted(1280), Size::new(640, 360));
+        assert_eq!(Size::new(1920, 1080).fitted(0), Size::new(1920, 1080));
+        assert_eq!(Size::new(4000, 1).fitted(100), Size::new(100, 1));
+    }
+
+    #[test]
+    fn rectangles_clamp_join_and_align() {
+        let size = Size::new(10, 10);
+        assert_eq!(Rect::new(8, 8, 5, 5).clamped(size), Some(Rect::new(8, 8, 2, 2)));
+        assert_eq!(Rect::new(10, 0, 1, 1).clamped(size), None);
+        assert_eq!(Rect::new(1, 0, u32::MAX, 1).clamped(size), Some(Rect::new(1, 0, 9, 1)));
+        assert_eq!(Rect::new(1, 1, 1, 1).union(Rect::new(4, 5, 2, 2)), Rect::new(1, 1, 5, 6));
+        assert_eq!(Rect::new(1, 3, 2, 2).aligned_to_even(), Rect::new(0, 2, 4, 4));
+    }
+}

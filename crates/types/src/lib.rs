@@ -1,0 +1,20 @@
+//! The nouns every other crate speaks.
+//!
+//! Plain data only: no sockets, no clocks, no async runtime. A type lives here when at least two
+//! crates exchange it; a type used by one crate lives in that crate.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+mod error;
+mod geometry;
+mod id;
+mod packet;
+mod redact;
+mod units;
+
+pub use error::{Cause, Disposition, Error, Issue, Kind, Report, Result, Retry, Spec};
+pub use geometry::{Geometry, Rect, Size};
+pub use id::{SessionId, ViewerId};
+pub use packet::{Codec, Packet, Target};
+pub use redact::Redacted;
+pub use units::Bitrate;
