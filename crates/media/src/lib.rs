@@ -1,13 +1,14 @@
 //! Pixels to packets: read a desktop, encode what changed.
 //!
-//! One thread per running pipeline does everything: it waits for damage, reads the damaged pixels
-//! ([`capture`]), converts and encodes them ([`encode`]) and publishes the result. What viewers
-//! want comes back as a value, [`spaceport_session::Demand`]. The only crate that links GStreamer,
-//! X11 and libx264, and the only one with `unsafe`.
+//! One thread per running pipeline ([`pipeline`]) does everything: it waits for damage, reads the
+//! damaged pixels ([`capture`]), converts and encodes them ([`encode`]) and publishes the result.
+//! What viewers want comes back as a value, [`spaceport_session::Demand`]. The only crate that
+//! links GStreamer, X11 and libx264, and the only one with `unsafe`.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod capture;
+pub mod clock;
 pub mod encode;
 mod frame;
 

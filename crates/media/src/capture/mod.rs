@@ -1,9 +1,15 @@
 //! Sources of pictures.
 
+pub mod counter;
+mod map;
+pub mod pattern;
+pub mod x11;
+
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use spaceport_types::{Rect, Result};
+use spaceport_types::{Error, Kind, Rect, Result, Target};
 
 use crate::Frame;
 
@@ -35,8 +41,45 @@ pub trait Source: Send {
     /// Reads what changed since the last grab and returns the whole picture. `full` marks all of
     /// it as damaged, whatever happened, for a viewer that starts from nothing.
     ///
+    /// The frame can be of another size than [`Source::bounds`] said before the call: the target
+    /// changed size while it was read.
+    ///
     /// # Errors
     ///
     /// As [`Source::has_damage`].
     fn grab(&mut self, now: Duration, full: bool) -> Result<Frame<'_>>;
+}
+
+/// Where pictures come from on this machine.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Config {
+    /// The X display of this Space, such as `:0`. Unset: `DISPLAY`.
+    pub display: Option<String>,
+    /// The framebuffer file of that display's server, where we started it with `-fbdir`.
+    pub framebuffer: Option<PathBuf>,
+    /// What the test pattern looks like.
+    pub pattern: pattern::Config,
+}
+
+/// Opens what `target` names. `max_fps` is how often a source that has to poll does so.
+///
+/// # Errors
+///
+/// `not_found` for a display that is not this Space's, `host_capability_missing` for one that
+/// cannot be read at all, `stream` with cause `capture_failed` for one that cannot be read now.
+pub fn open(target: &Target, config: &Config, max_fps: u32) -> Result<Box<dyn Source>> {
+    match target {
+        Target::Display { display_id } => {
+            let options = x11::Options {
+                framebuffer: config.framebuffer.clone(),
+                poll_interval: Duration::from_secs(1) / max_fps.max(1),
+                ..x11::Options::default()
+            };
+            let display = x11::resolve(config.display.as_deref(), display_id)?;
+            Ok(Box::new(x11::Desktop::open(Some(&display), &options)?))
+        }
+        Target::TestPattern => Ok(Box::new(pattern::TestPattern::new(config.pattern))),
+        other => Err(Error::new(Kind::CapabilityMissing, format!("{other} cannot be captured"))),
+    }
 }
