@@ -4,8 +4,7 @@ pub use generated::*;
 
 /// The compiled `proto/` folder with everything it imports: a serialized `FileDescriptorSet`, for
 /// server reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/cua.env.v1.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cua.env.v1.bin"));
 
 #[expect(missing_docs, reason = "generated: the proto files say what does not go without saying")]
 mod generated {
