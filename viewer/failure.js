@@ -101,7 +101,7 @@ export class Failure extends Error {
   }
 }
 
-/** Reach of the causes the server names; what is not here concerns the session. @type {Record<string, Scope>} */
+/** Reach of what the server names; for the rest it depends on what was asked. @type {Record<string, Scope>} */
 const SCOPES = {
   udp_blocked: "transport",
   ice_failed: "transport",
@@ -110,6 +110,10 @@ const SCOPES = {
   no_decoder: "transport",
   viewer_too_slow: "transport",
   ticket_expired: "ticket",
+  unauthenticated: "ticket",
+  session_closed: "session",
+  target_gone: "session",
+  too_many_viewers: "session",
 };
 
 /**

@@ -8,9 +8,15 @@ export class Stage {
     this.box = box;
   }
 
-  /** @param {HTMLElement} element */
+  /** Puts it behind what is shown: a video element plays only within a page. @param {HTMLElement} element */
+  prepare(element) {
+    this.box.prepend(element);
+  }
+
+  /** @param {HTMLElement} element prepared before */
   show(element) {
-    this.box.replaceChildren(element);
+    // Taking it out and putting it in again would pause a video.
+    for (const other of [...this.box.children]) if (other !== element) other.remove();
   }
 
   /**
