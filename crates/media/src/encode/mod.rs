@@ -1,9 +1,21 @@
 //! Encoders behind one trait.
+//!
+//! An encoder belongs to one pipeline thread and does everything on it: converts what changed
+//! ([`convert`]), encodes, and hands out the bytes. Which encoders there are is one table,
+//! [`candidates`]; [`open`] takes the first that opens.
+
+mod convert;
+#[cfg(feature = "x264")]
+mod scroll;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "x264")]
+mod x264;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use spaceport_types::{Bitrate, Codec, Result, Size};
+use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
 
 use crate::Frame;
 
@@ -67,4 +79,89 @@ pub struct Config {
     pub max_fps: u32,
     /// How long a frame of average size may take on the wire at `bitrate`; bounds the VBV buffer.
     pub latency: Duration,
+}
+
+/// What the caller would rather have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preference {
+    /// Only this implementation, by the name [`Encoder::name`] reports. Unset: the first of
+    /// [`candidates`] that opens.
+    pub encoder: Option<String>,
+}
+
+/// One implementation that this build knows of, whether or not this machine has it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// As [`Encoder::name`] reports it.
+    pub name: &'static str,
+    /// What it produces.
+    pub codec: Codec,
+    /// What it does less well than the best, for capability reports.
+    pub limitation: Option<&'static str>,
+    /// The Debian package that brings it.
+    package: &'static str,
+    open: fn(&Config) -> Result<Box<dyn Encoder>>,
+}
+
+/// The one list of implementations, best first.
+const CANDIDATES: &[Candidate] = &[
+    #[cfg(feature = "x264")]
+    Candidate {
+        name: X264_NAME,
+        codec: Codec::H264,
+        limitation: None,
+        package: "libx264-164",
+        open: |config| Ok(Box::new(x264::X264::open(config)?)),
+    },
+];
+
+/// How libx264 is reported.
+#[cfg(feature = "x264")]
+const X264_NAME: &str = "x264";
+
+/// The implementations of `codec` that this build knows of, best first.
+pub fn candidates(codec: Codec) -> Vec<Candidate> {
+    CANDIDATES.iter().filter(|candidate| candidate.codec == codec).copied().collect()
+}
+
+/// Opens the best encoder for `config`.
+///
+/// # Errors
+///
+/// `stream` with cause `codec_unavailable` when nothing here produces the codec, or not by the
+/// name that `preference` insists on; `encoder_failed` when there is an encoder and it refuses
+/// `config`.
+pub fn open(config: &Config, preference: &Preference) -> Result<Box<dyn Encoder>> {
+    let candidates = candidates(config.codec);
+    let wanted = preference.encoder.as_deref();
+    let mut refusal = None;
+    for candidate in &candidates {
+        if wanted.is_some_and(|name| name != candidate.name) {
+            continue;
+        }
+        match (candidate.open)(config) {
+            Ok(encoder) => return Ok(encoder),
+            Err(error) => {
+                tracing::debug!(encoder = candidate.name, %error, "encoder did not open");
+                refusal.get_or_insert(error);
+            }
+        }
+    }
+    Err(refusal.unwrap_or_else(|| unavailable(config.codec, wanted, &candidates)))
+}
+
+/// There is no candidate to try.
+fn unavailable(codec: Codec, wanted: Option<&str>, candidates: &[Candidate]) -> Error {
+    let names: Vec<_> = candidates.iter().map(|candidate| candidate.name).collect();
+    let message = match wanted {
+        Some(name) => format!("there is no encoder `{name}` for {codec}"),
+        None => format!("there is no encoder for {codec}"),
+    };
+    let error = Error::because(Cause::CodecUnavailable, message).with("codec", codec);
+    match names.as_slice() {
+        [] => error,
+        names => error.hint(format!("Choose one of: {}", names.join(", "))),
+    }
 }

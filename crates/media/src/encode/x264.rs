@@ -1,0 +1,358 @@
+//! H.264 by libx264, called directly: the only way to say which macroblocks have not changed, and
+//! to choose the motion search frame by frame.
+//!
+//! Ultrafast, zerolatency, no B-frames, no keyframe that was not asked for. What changed since the
+//! frame before is known from capture, so unchanged macroblocks are skipped without a look
+//! (`mb_info`), and the wide motion search runs only on frames that [`super::scroll`] calls a
+//! scroll. The quantizer is constant until [`Credit`] says that the path cannot take it.
+
+#![expect(unsafe_code, reason = "libx264 is a C library")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::{NonNull, null};
+use std::time::Duration;
+
+use bytes::Bytes;
+use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
+
+use super::convert::{Canvas, Layout, Matrix};
+use super::scroll::Detector;
+use super::{Config, Encoded, Encoder, Mode};
+use crate::Frame;
+
+/// The quantizer of ordinary frames: text stays crisp, and 1920x1080 scrolls in 8 KB a frame.
+const CRF: f32 = 23.0;
+
+/// The quantizer of a picture that stands still, close to what an eye can tell apart.
+const REFINE_CRF: f32 = 17.0;
+
+/// How far the quantizer may be raised when the path is full; 51 is the end of its scale.
+const MAX_RAISE: f32 = 27.0;
+
+/// Reach of the wide motion search, around the distance of the scroll, in pixels.
+const SEARCH_MARGIN: u32 = 16;
+const MIN_SEARCH: u32 = 32;
+const MAX_SEARCH: u32 = 256;
+
+/// libx264, made for one size.
+#[derive(Debug)]
+pub(super) struct X264 {
+    library: Library,
+    canvas: Canvas,
+    detector: Detector,
+    /// One byte a macroblock: 1 where nothing changed.
+    unchanged: Vec<u8>,
+    credit: Credit,
+}
+
+impl X264 {
+    pub(super) fn open(config: &Config) -> Result<Self> {
+        let canvas = Canvas::new(Layout::Nv12, Matrix::Bt709, config.source, config.size);
+        let coded = canvas.coded();
+        let credit = Credit::new(config.bitrate, config.latency, config.max_fps);
+        let library = Library::open(&Settings {
+            width: side(coded.width)?,
+            height: side(coded.height)?,
+            fps: config.max_fps.clamp(1, MAX_FPS) as c_int,
+            level: level(coded, config.max_fps),
+            threads: 1,
+            crf: CRF,
+            vbv_kbit: kbit(credit.burst),
+        })?;
+        let macroblocks = coded.width.div_ceil(16) as usize * coded.height.div_ceil(16) as usize;
+        Ok(Self {
+            library,
+            detector: Detector::new(coded),
+            unchanged: vec![1; macroblocks],
+            canvas,
+            credit,
+        })
+    }
+
+    /// Clears the marks of macroblocks that `damage` touches.
+    fn mark(&mut self) {
+        let columns = self.canvas.coded().width.div_ceil(16) as usize;
+        self.unchanged.fill(1);
+        for rect in self.canvas.damage() {
+            let (left, right) = (rect.x as usize / 16, (rect.right() as usize).div_ceil(16));
+            for row in rect.y / 16..rect.bottom().div_ceil(16) {
+                let start = row as usize * columns;
+                self.unchanged[start + left..start + right].fill(0);
+            }
+        }
+    }
+}
+
+impl Encoder for X264 {
+    fn codec(&self) -> Codec {
+        Codec::H264
+    }
+
+    fn name(&self) -> &'static str {
+        super::X264_NAME
+    }
+
+    fn encode(&mut self, frame: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
+        self.canvas.update(frame)?;
+        let scroll = self.detector.observe(self.canvas.luma(), self.canvas.damage());
+        self.mark();
+        let budget = self.credit.budget(frame.captured_at);
+        let (luma, chroma) = self.canvas.planes().split_at(self.canvas.luma().len());
+        let search = match (mode, scroll) {
+            (Mode::Delta, Some(rows)) => {
+                (rows.unsigned_abs() + SEARCH_MARGIN).clamp(MIN_SEARCH, MAX_SEARCH)
+            }
+            _ => 0,
+        };
+        let crf = if mode == Mode::Refine { REFINE_CRF } else { CRF };
+        let picture = Picture {
+            luma: luma.as_ptr(),
+            chroma: chroma.as_ptr(),
+            mb_info: if mode == Mode::Delta { self.unchanged.as_ptr() } else { null() },
+            pts: i64::try_from(frame.captured_at.as_micros()).unwrap_or(i64::MAX),
+            idr: c_int::from(mode == Mode::Keyframe),
+            search: search as c_int,
+            crf: crf + budget.raise,
+            vbv_kbit: kbit(budget.bits),
+        };
+        // SAFETY: the planes are those of the size the encoder was opened with, luma rows and
+        // interleaved chroma rows `width` apart; `mb_info` has a byte for every macroblock. All
+        // outlive the call, after which x264 reads none of them.
+        let encoded = unsafe { self.library.encode(&picture) }?;
+        if let Some(encoded) = &encoded {
+            self.credit.spend(encoded.payload.len());
+        }
+        Ok(encoded)
+    }
+
+    fn set_bitrate(&mut self, bitrate: Bitrate) -> Result<()> {
+        self.credit.set_bitrate(bitrate);
+        Ok(())
+    }
+}
+
+/// What the path can take, counted by the clock.
+///
+/// x264's own VBV counts frames: with a frame held back it would know how long each lasts, without
+/// it every frame counts for 1/fps, and a desktop that changes five times a second would starve.
+/// So time is counted here, and x264 is told before each frame what that frame may take.
+#[derive(Debug)]
+struct Credit {
+    bits_per_second: f64,
+    latency: Duration,
+    max_fps: u32,
+    /// The most that can be saved up: what the path takes in `latency`.
+    burst: f64,
+    /// Bits that can be sent now without a queue; below zero, what the queue holds.
+    saved: f64,
+    last: Option<Duration>,
+}
+
+/// What one frame may take.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    bits: f64,
+    /// How much to add to the quantizer.
+    raise: f32,
+}
+
+impl Credit {
+    fn new(bitrate: Bitrate, latency: Duration, max_fps: u32) -> Self {
+        let mut credit = Self {
+            bits_per_second: 0.0,
+            latency,
+            max_fps: max_fps.clamp(1, MAX_FPS),
+            burst: 0.0,
+            saved: 0.0,
+            last: None,
+        };
+        credit.set_bitrate(bitrate);
+        credit.saved = credit.burst;
+        credit
+    }
+
+    fn set_bitrate(&mut self, bitrate: Bitrate) {
+        // Below this, x264 cannot write a picture that resembles anything, and divisions blow up.
+        const MIN_BPS: f64 = 50_000.0;
+        self.bits_per_second = (bitrate.bps() as f64).max(MIN_BPS);
+        // x264 refuses a buffer smaller than one frame's share.
+        let frames = 2.0 / f64::from(self.max_fps);
+        self.burst = self.bits_per_second * self.latency.as_secs_f64().max(frames);
+        self.saved = self.saved.min(self.burst);
+    }
+
+    /// Counts the time up to `now` and says what a frame may take.
+    ///
+    /// A frame may take what is saved, but is never asked to live with less than half the burst:
+    /// x264 carries the smallest of two frames' budgets over, so one lean frame would make the
+    /// next one lean, however long after. What goes over is made up for by the quantizer, which
+    /// rises as the savings fall below that half.
+    fn budget(&mut self, now: Duration) -> Budget {
+        let elapsed = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.last = Some(now);
+        self.saved += self.bits_per_second * elapsed.as_secs_f64();
+        self.saved = self.saved.min(self.burst);
+        let half = self.burst / 2.0;
+        let missing = ((half - self.saved) / half).clamp(0.0, 1.0);
+        Budget { bits: self.saved.max(half), raise: MAX_RAISE * missing as f32 }
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        // A debt of more than one burst would punish frames long after it was paid off.
+        self.saved = (self.saved - bytes as f64 * 8.0).max(-self.burst);
+    }
+}
+
+/// The highest frame rate that is worth telling apart.
+const MAX_FPS: u32 = 240;
+
+fn kbit(bits: f64) -> c_int {
+    (bits / 1_000.0).clamp(1.0, 1e6) as c_int
+}
+
+fn side(pixels: u32) -> Result<c_int> {
+    /// The widest picture any level of H.264 has room for (ITU-T H.264 A.3.1: `8 * MaxFS`).
+    const MAX_SIDE: u32 = 16_384;
+    c_int::try_from(pixels).ok().filter(|_| (2..=MAX_SIDE).contains(&pixels)).ok_or_else(|| {
+        Error::because(Cause::EncoderFailed, format!("H.264 has no pictures {pixels} pixels wide"))
+            .hint("Set a smaller `max_dimension`")
+    })
+}
+
+/// The lowest level that holds `size` at `fps`, but at least 3.1, the one that WebRTC offers name.
+fn level(size: Size, fps: u32) -> c_int {
+    /// Level times ten, `MaxMBPS`, `MaxFS` (ITU-T H.264 table A-1).
+    const LEVELS: [(c_int, u32, u32); 11] = [
+        (31, 108_000, 3_600),
+        (32, 216_000, 5_120),
+        (40, 245_760, 8_192),
+        (42, 522_240, 8_704),
+        (50, 589_824, 22_080),
+        (51, 983_040, 36_864),
+        (52, 2_073_600, 36_864),
+        (60, 4_177_920, 139_264),
+        (61, 8_355_840, 139_264),
+        (62, 16_711_680, 139_264),
+        (62, u32::MAX, u32::MAX),
+    ];
+    let frame = size.width.div_ceil(16) * size.height.div_ceil(16);
+    let fits = |&&(_, rate, area): &&(c_int, u32, u32)| {
+        // A.3.1 also bounds each side by the root of eight times the area.
+        let longer = size.width.max(size.height).div_ceil(16);
+        frame <= area
+            && frame.saturating_mul(fps) <= rate
+            && longer * longer <= area.saturating_mul(8)
+    };
+    LEVELS.iter().find(fits).map_or(62, |&(level, ..)| level)
+}
+
+/// `sp_settings` of x264_shim.c.
+#[repr(C)]
+struct Settings {
+    width: c_int,
+    height: c_int,
+    fps: c_int,
+    level: c_int,
+    threads: c_int,
+    crf: f32,
+    vbv_kbit: c_int,
+}
+
+/// `sp_picture` of x264_shim.c.
+#[repr(C)]
+struct Picture {
+    luma: *const u8,
+    chroma: *const u8,
+    mb_info: *const u8,
+    pts: i64,
+    idr: c_int,
+    search: c_int,
+    crf: f32,
+    vbv_kbit: c_int,
+}
+
+/// `sp_output` of x264_shim.c.
+#[repr(C)]
+struct Output {
+    head: *const u8,
+    head_len: usize,
+    tail: *const u8,
+    tail_len: usize,
+    keyframe: c_int,
+}
+
+enum Handle {}
+
+unsafe extern "C" {
+    fn sp_x264_open(settings: *const Settings) -> *mut Handle;
+    fn sp_x264_encode(handle: *mut Handle, picture: *const Picture, out: *mut Output) -> c_int;
+    fn sp_x264_is_open(handle: *const Handle) -> c_int;
+    fn sp_x264_message(handle: *const Handle) -> *const c_char;
+    fn sp_x264_close(handle: *mut Handle);
+}
+
+/// An open encoder of libx264.
+#[derive(Debug)]
+struct Library(NonNull<Handle>);
+
+// SAFETY: with one thread, x264 keeps nothing that belongs to the thread that opened it, and a
+// `Library` is only used by whoever owns it.
+unsafe impl Send for Library {}
+
+impl Library {
+    fn open(settings: &Settings) -> Result<Self> {
+        // SAFETY: `settings` is laid out as the shim reads it, and read during the call only.
+        let handle = unsafe { sp_x264_open(settings) };
+        let library = NonNull::new(handle).map(Self).ok_or_else(|| {
+            Error::because(Cause::EncoderFailed, "x264 could not be opened: out of memory")
+        })?;
+        // SAFETY: the handle is valid until `library` is dropped.
+        match unsafe { sp_x264_is_open(handle) } {
+            0 => Err(library.error("x264 could not be opened")),
+            _ => Ok(library),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The pointers in `picture` are valid, for the size the library was opened with.
+    unsafe fn encode(&mut self, picture: &Picture) -> Result<Option<Encoded>> {
+        let mut output =
+            Output { head: null(), head_len: 0, tail: null(), tail_len: 0, keyframe: 0 };
+        // SAFETY: the handle is open; the caller vouches for what `picture` points to.
+        match unsafe { sp_x264_encode(self.0.as_ptr(), picture, &mut output) } {
+            0 => {}
+            1 => return Ok(None),
+            _ => return Err(self.error("x264 could not encode a frame")),
+        }
+        // SAFETY: both parts lie within what x264 has just written, which stays until the next
+        // call; when there is something, neither pointer is null.
+        let (head, tail) = unsafe {
+            (
+                std::slice::from_raw_parts(output.head, output.head_len),
+                std::slice::from_raw_parts(output.tail, output.tail_len),
+            )
+        };
+        let mut payload = Vec::with_capacity(head.len() + tail.len());
+        payload.extend_from_slice(head);
+        payload.extend_from_slice(tail);
+        Ok(Some(Encoded { payload: Bytes::from(payload), keyframe: output.keyframe != 0 }))
+    }
+
+    fn error(&self, what: &str) -> Error {
+        // SAFETY: the shim returns its own zero-terminated buffer, which lives as long as it does.
+        let message = unsafe { CStr::from_ptr(sp_x264_message(self.0.as_ptr())) };
+        let why = match message.to_string_lossy() {
+            message if message.is_empty() => "it did not say why".into(),
+            message => message,
+        };
+        Error::because(Cause::EncoderFailed, format!("{what}: {why}"))
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        unsafe { sp_x264_close(self.0.as_ptr()) };
+    }
+}
