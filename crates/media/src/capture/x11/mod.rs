@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use spaceport_types::{Cause, Error, Kind, Rect, Result, Size};
-use x11rb::connection::Connection;
+use x11rb::connection::{Connection, SequenceNumber};
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError};
 use x11rb::protocol::Event;
 use x11rb::protocol::damage::{self, ConnectionExt as _, ReportLevel};
@@ -84,7 +84,12 @@ pub struct Desktop {
 #[derive(Debug)]
 enum Changes {
     /// The server collects them in its own `damage`; a grab takes them into `region`.
-    Damage { damage: damage::Damage, region: xfixes::Region },
+    Damage {
+        damage: damage::Damage,
+        region: xfixes::Region,
+        /// The request that last emptied `damage`. What was reported before it has been grabbed.
+        emptied: SequenceNumber,
+    },
     /// By reading the picture every `poll_interval` and comparing the hashes of its rows.
     Compare { rows: Rows, due: Duration },
 }
@@ -144,9 +149,11 @@ impl Desktop {
         let all = self.size.bounds();
         self.rects.clear();
         match &mut self.changes {
-            Changes::Damage { damage, region } => {
+            Changes::Damage { damage, region, emptied } => {
                 let clip = if self.everything { x11rb::NONE } else { *region };
-                self.conn.damage_subtract(*damage, x11rb::NONE, *region)?;
+                let subtract = self.conn.damage_subtract(*damage, x11rb::NONE, *region)?;
+                *emptied = subtract.sequence_number();
+                drop(subtract);
                 self.reader.queue_copy(&self.conn, self.root, clip)?;
                 let damaged = self.conn.xfixes_fetch_region(*region)?.reply()?;
                 if self.everything {
@@ -215,7 +222,9 @@ impl Source for Desktop {
         let mut resized = false;
         loop {
             match self.conn.poll_for_event() {
-                Ok(Some(Event::DamageNotify(_))) => self.changed = true,
+                Ok(Some(Event::DamageNotify(event))) => {
+                    self.changed |= self.changes.still_to_grab(event.sequence);
+                }
                 Ok(Some(Event::RandrScreenChangeNotify(_))) => resized = true,
                 // Requests that need no answer report their errors here. Whatever went wrong, the
                 // next grab asks for answers and finds out.
@@ -278,7 +287,16 @@ impl Changes {
         let (damage, region) = (generate_id(conn)?, generate_id(conn)?);
         conn.damage_create(damage, root, ReportLevel::NON_EMPTY)?;
         conn.xfixes_create_region(region, &[])?;
-        Ok(Self::Damage { damage, region })
+        Ok(Self::Damage { damage, region, emptied: 0 })
+    }
+
+    /// Whether damage that was reported while the server worked on request number `sequence`
+    /// (modulo 65,536) is still in its region.
+    fn still_to_grab(&self, sequence: u16) -> bool {
+        match self {
+            Self::Damage { emptied, .. } => sequence.wrapping_sub(*emptied as u16) < 1 << 15,
+            Self::Compare { .. } => false,
+        }
     }
 }
 

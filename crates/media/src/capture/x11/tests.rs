@@ -1,1 +1,362 @@
+//! Against a real Xvfb, drawn on through a connection of the test's own.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spaceport_testkit::Xvfb;
+use x11rb::COPY_DEPTH_FROM_PARENT;
+use x11rb::protocol::randr::{ModeInfo, Rotation};
+use x11rb::protocol::xproto::{
+    ChangeGCAux, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Rectangle, WindowClass,
+};
+use x11rb::wrapper::ConnectionExt as _;
+
+use super::*;
+
+/// An odd size, so that nothing works by accident.
+const SIZE: Size = Size::new(331, 257);
+
+/// Someone who draws, on the root window and on a window in it.
+struct Painter {
+    conn: RustConnection,
+    root: Window,
+    window: Window,
+    gc: Gcontext,
+}
+
+impl Painter {
+    fn on(server: &Xvfb) -> Self {
+        let (conn, screen) = RustConnection::connect(Some(server.display())).unwrap();
+        let root = conn.setup().roots[screen].root;
+        let (window, gc) = (conn.generate_id().unwrap(), conn.generate_id().unwrap());
+        let depth = COPY_DEPTH_FROM_PARENT;
+        let class = WindowClass::INPUT_OUTPUT;
+        let aux = CreateWindowAux::new().background_pixel(0x20_4060).override_redirect(1);
+        conn.create_window(depth, window, root, 101, 53, 117, 91, 0, class, 0, &aux).unwrap();
+        conn.map_window(window).unwrap();
+        conn.create_gc(gc, window, &CreateGCAux::new()).unwrap();
+        let painter = Self { conn, root, window, gc };
+        painter.finish();
+        painter
+    }
+
+    fn fill(&self, window: Window, colour: u32, x: i16, y: i16, width: u16, height: u16) {
+        self.conn.change_gc(self.gc, &ChangeGCAux::new().foreground(colour)).unwrap();
+        let rects = [Rectangle { x, y, width, height }];
+        self.conn.poly_fill_rectangle(window, self.gc, &rects).unwrap();
+    }
+
+    /// Waits until everything drawn so far is on the screen.
+    fn finish(&self) {
+        self.conn.sync().unwrap();
+    }
+
+    /// What the screen shows, read in the plainest way there is.
+    fn screen(&self, size: Size) -> Vec<[u8; 3]> {
+        let (width, height) = (size.width as u16, size.height as u16);
+        let format = ImageFormat::Z_PIXMAP;
+        let image = self.conn.get_image(format, self.root, 0, 0, width, height, !0).unwrap();
+        image.reply().unwrap().data.as_chunks::<4>().0.iter().map(colours).collect()
+    }
+
+    /// Changes the size of the screen as `xrandr` does.
+    fn resize(&self, size: Size) {
+        let (width, height) = (size.width as u16, size.height as u16);
+        let conn = &self.conn;
+        conn.randr_query_version(1, 3).unwrap().reply().unwrap();
+        let now = conn.randr_get_screen_resources(self.root).unwrap().reply().unwrap();
+        // Names of modes are unique, and a fresh id is the nearest unique thing.
+        let name = format!("{width}x{height}-{}", conn.generate_id().unwrap());
+        let mode = ModeInfo {
+            width,
+            height,
+            dot_clock: 60 * u32::from(width) * u32::from(height),
+            htotal: width,
+            vtotal: height,
+            name_len: name.len() as u16,
+            ..ModeInfo::default()
+        };
+        let mode = conn.randr_create_mode(self.root, mode, name.as_bytes()).unwrap();
+        let mode = mode.reply().unwrap().mode;
+        let (output, crtc) = (now.outputs[0], now.crtcs[0]);
+        conn.randr_add_output_mode(output, mode).unwrap().check().unwrap();
+        let set = |mode, outputs: &[u32]| {
+            let (now, at, rotation) =
+                (x11rb::CURRENT_TIME, now.config_timestamp, Rotation::ROTATE0);
+            let done = conn.randr_set_crtc_config(crtc, now, at, 0, 0, mode, rotation, outputs);
+            done.unwrap().reply().unwrap();
+        };
+        // A screen must hold what its CRTCs show, so the CRTC is off while the size changes.
+        set(x11rb::NONE, &[]);
+        let (mm_width, mm_height) = (u32::from(width) / 4 + 1, u32::from(height) / 4 + 1);
+        conn.randr_set_screen_size(self.root, width, height, mm_width, mm_height).unwrap();
+        set(mode, &[output]);
+        self.finish();
+    }
+}
+
+fn colours(pixel: &[u8; 4]) -> [u8; 3] {
+    [pixel[0], pixel[1], pixel[2]]
+}
+
+/// The true pixels of a frame, without what pads its rows.
+fn pixels(frame: &Frame<'_>) -> Vec<[u8; 3]> {
+    let width = frame.size.width as usize * 4;
+    let rows = frame.pixels.chunks(frame.stride).take(frame.size.height as usize);
+    rows.flat_map(|row| row[..width].as_chunks::<4>().0.iter().map(colours)).collect()
+}
+
+/// Repeats in `picture` what the frame says has changed, as an encoder does.
+fn follow(picture: &mut [[u8; 3]], frame: &Frame<'_>) {
+    let new = pixels(frame);
+    for rect in frame.damage {
+        assert_eq!(rect.clamped(frame.size), Some(*rect), "damage beyond the picture");
+        for y in rect.y..rect.bottom() {
+            let row = (y * frame.size.width) as usize;
+            let row = row + rect.x as usize..row + rect.right() as usize;
+            picture[row.clone()].copy_from_slice(&new[row]);
+        }
+    }
+}
+
+/// Waits for a change. `now` is media time far enough on that a poll is due.
+fn wait_for_damage(desktop: &mut Desktop, now: Duration) -> Result<()> {
+    while !desktop.has_damage(now)? {
+        let fd = desktop.wake_fd().unwrap();
+        let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout));
+        assert_eq!(ready, Ok(1), "nothing happened for five seconds");
+    }
+    Ok(())
+}
+
+fn every_way(server: &Xvfb) -> impl Iterator<Item = Options> {
+    let framebuffer = Some(server.framebuffer());
+    Method::ALL.into_iter().flat_map(move |method| {
+        [false, true].map(|without_damage| Options {
+            framebuffer: framebuffer.clone(),
+            method: Some(method),
+            without_damage,
+            ..Options::default()
+        })
+    })
+}
+
+#[test]
+fn every_method_gives_the_pixels_that_were_drawn() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    for (round, options) in (0..).zip(every_way(&server)) {
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        assert_eq!(Some(desktop.method()), options.method);
+        let mut now = Duration::ZERO;
+        let frame = desktop.grab(now, true).unwrap();
+        assert_eq!((frame.size, frame.damage), (SIZE, &[SIZE.bounds()][..]));
+        let mut picture = pixels(&frame);
+        assert!(picture == painter.screen(SIZE), "first picture, {options:?}");
+
+        for step in 0..20_u16 {
+            now += Duration::from_secs(1);
+            let at = step as i16;
+            let colour = (0x0a_1b2c + 0x12_3455 * u32::from(step) + round) & 0xff_ffff;
+            painter.fill(painter.root, colour, 3 + 13 * at, 250 - 11 * at, 1 + step * 5, 7 + step);
+            painter.fill(painter.window, colour ^ 0xff_ffff, 5 * at, 3 * at, 9, 1 + step);
+            painter.finish();
+            wait_for_damage(&mut desktop, now).unwrap();
+            let frame = desktop.grab(now, false).unwrap();
+            let area: u64 = frame.damage.iter().map(|rect| rect.area()).sum();
+            assert!(area < SIZE.bounds().area(), "all of it for a small change, {options:?}");
+            follow(&mut picture, &frame);
+            let screen = painter.screen(SIZE);
+            assert!(pixels(&frame) == screen, "picture {step}, {options:?}");
+            assert!(picture == screen, "damage of picture {step} misses something, {options:?}");
+        }
+    }
+}
+
+#[test]
+fn the_cheapest_method_is_chosen() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let display = Some(server.display());
+    let desktop = Desktop::open(display, &Options::default()).unwrap();
+    assert_eq!(desktop.method(), Method::SharedPixmap);
+    let options = Options { framebuffer: Some(server.framebuffer()), ..Options::default() };
+    assert_eq!(Desktop::open(display, &options).unwrap().method(), Method::Framebuffer);
+
+    let facts = check(display, &Options::default()).unwrap();
+    assert_eq!((facts.method, facts.damage, facts.size), (Method::SharedPixmap, true, SIZE));
+    assert_eq!(facts.unusable.len(), 1, "{:?}", facts.unusable);
+    assert!(facts.extensions.iter().all(|extension| extension.present), "{facts:?}");
+    assert!(!facts.vendor.is_empty());
+}
+
+#[test]
+fn a_server_without_extensions_is_still_read() {
+    let off = ["-extension", "DAMAGE", "-extension", "MIT-SHM", "-extension", "RANDR"];
+    let server = Xvfb::with(SIZE, 24, &off).unwrap();
+    let painter = Painter::on(&server);
+    let mut desktop = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    assert_eq!(desktop.method(), Method::Image);
+    painter.fill(painter.root, 0xff_8000, 10, 20, 30, 40);
+    painter.finish();
+    let frame = desktop.grab(Duration::ZERO, false).unwrap();
+    assert!(pixels(&frame) == painter.screen(SIZE));
+    assert_eq!(displays(Some(server.display())).unwrap().len(), 1);
+}
+
+#[test]
+fn a_still_screen_has_no_damage() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    for options in every_way(&server) {
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        let mut now = Duration::from_secs(1);
+        assert!(desktop.has_damage(now).unwrap(), "the first picture is new, {options:?}");
+        desktop.grab(now, false).unwrap();
+        for _ in 0..3 {
+            now += Duration::from_secs(1);
+            // Answers come in order, so this has anything that was still to come on its way.
+            desktop.conn.sync().unwrap();
+            assert!(!desktop.has_damage(now).unwrap(), "{options:?}");
+        }
+        assert!(desktop.grab(now, false).unwrap().damage.is_empty(), "{options:?}");
+        painter.fill(painter.root, 0x01_0203 + now.as_secs() as u32, 1, 1, 1, 1);
+        painter.finish();
+        now += Duration::from_secs(1);
+        wait_for_damage(&mut desktop, now).unwrap();
+        desktop.grab(now, false).unwrap();
+        painter.fill(painter.root, 0, 1, 1, 1, 1);
+        painter.finish();
+    }
+}
+
+#[test]
+fn what_is_not_grabbed_gathers() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    let mut desktop = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    desktop.grab(Duration::ZERO, false).unwrap();
+    for x in [10, 200] {
+        painter.fill(painter.root, 0xff_0000, x, 5, 20, 10);
+        painter.finish();
+        wait_for_damage(&mut desktop, Duration::ZERO).unwrap();
+    }
+    let frame = desktop.grab(Duration::ZERO, false).unwrap();
+    let rects = [Rect::new(10, 5, 20, 10), Rect::new(200, 5, 20, 10)];
+    assert_eq!(frame.damage, rects);
+}
+
+#[test]
+fn a_region_of_very_many_pieces_is_taken_whole() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    let mut desktop = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    desktop.grab(Duration::ZERO, false).unwrap();
+    for (x, y) in (0..40).flat_map(|x| (0..40).map(move |y| (x, y))) {
+        painter.fill(painter.root, 0xff_0000, 2 * x, 2 * y, 1, 1);
+    }
+    painter.finish();
+    wait_for_damage(&mut desktop, Duration::ZERO).unwrap();
+    let frame = desktop.grab(Duration::ZERO, false).unwrap();
+    assert_eq!(frame.damage, [Rect::new(0, 0, 79, 79)]);
+    assert!(pixels(&frame) == painter.screen(SIZE));
+}
+
+#[test]
+fn a_screen_that_changes_size_is_followed() {
+    let start = Size::new(800, 600);
+    let server = Xvfb::start(start).unwrap();
+    let painter = Painter::on(&server);
+    for options in every_way(&server) {
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        let mut now = Duration::ZERO;
+        assert_eq!(desktop.bounds(), start.bounds());
+        desktop.grab(now, false).unwrap();
+        for size in [Size::new(333, 201), Size::new(789, 595), Size::new(1, 1), start] {
+            now += Duration::from_secs(1);
+            painter.resize(size);
+            painter.fill(painter.root, 0x40_8020 + now.as_secs() as u32, 0, 0, 25, 25);
+            painter.finish();
+            wait_for_damage(&mut desktop, now).unwrap();
+            while desktop.bounds() != size.bounds() {
+                wait_for_damage(&mut desktop, now).unwrap();
+            }
+            let frame = desktop.grab(now, false).unwrap();
+            assert_eq!((frame.size, frame.damage), (size, &[size.bounds()][..]), "{options:?}");
+            assert!(pixels(&frame) == painter.screen(size), "{size:?} {options:?}");
+        }
+    }
+}
+
+#[test]
+fn a_resize_between_look_and_grab_is_survived() {
+    let start = Size::new(640, 480);
+    let server = Xvfb::start(start).unwrap();
+    let painter = Painter::on(&server);
+    for options in every_way(&server) {
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        painter.resize(Size::new(99, 77));
+        // Whatever the size of this picture, it is a whole one.
+        let frame = desktop.grab(Duration::ZERO, true).unwrap();
+        assert!(frame.pixels.len() >= frame.stride * frame.size.height as usize);
+        assert!(desktop.has_damage(Duration::from_secs(1)).unwrap(), "{options:?}");
+        let frame = desktop.grab(Duration::from_secs(1), false).unwrap();
+        assert!(pixels(&frame) == painter.screen(Size::new(99, 77)), "{options:?}");
+        painter.resize(start);
+    }
+}
+
+#[test]
+fn a_killed_server_is_a_typed_error() {
+    let mut server = Xvfb::start(SIZE).unwrap();
+    let mut desktop = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    let mut other = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    desktop.grab(Duration::ZERO, false).unwrap();
+    server.kill().unwrap();
+    let error = wait_for_damage(&mut desktop, Duration::ZERO).unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::CaptureFailed));
+    assert!(error.report().hint.is_some());
+    let error = other.grab(Duration::ZERO, false).unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::CaptureFailed));
+    let error = Desktop::open(Some(server.display()), &Options::default()).unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::CaptureFailed));
+}
+
+#[test]
+fn an_error_of_a_request_nobody_waited_for_is_survived() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let mut desktop = Desktop::open(Some(server.display()), &Options::default()).unwrap();
+    desktop.grab(Duration::ZERO, false).unwrap();
+    drop(desktop.conn.destroy_window(0x1234).unwrap());
+    desktop.conn.sync().unwrap();
+    assert!(!desktop.has_damage(Duration::ZERO).unwrap());
+    desktop.grab(Duration::ZERO, true).unwrap();
+}
+
+#[test]
+fn another_depth_is_named_in_the_error() {
+    let server = Xvfb::with(SIZE, 16, &[]).unwrap();
+    let error = Desktop::open(Some(server.display()), &Options::default()).unwrap_err();
+    assert_eq!(error.kind(), Kind::HostCapabilityMissing);
+    assert_eq!(error.context("depth"), Some("16"));
+}
+
+#[test]
+fn the_display_is_listed_under_the_id_it_opens_by() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let list = displays(Some(server.display())).unwrap();
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0].id, format!("{}.0", server.display()));
+    assert!(list[0].primary && list[0].refresh_hz >= 1.0 && !list[0].name.is_empty());
+    assert_eq!(list[0].bounds, SIZE.bounds());
+    for id in ["", "primary", server.display(), &list[0].id] {
+        assert_eq!(resolve(Some(server.display()), id).unwrap(), list[0].id);
+    }
+}
+
+#[test]
+fn only_displays_of_this_space_are_opened() {
+    for id in [":8", "elsewhere:7", "/tmp/.X11-unix/X7", "nonsense", ":7.x"] {
+        assert_eq!(resolve(Some(":7"), id).unwrap_err().kind(), Kind::NotFound, "{id}");
+    }
+    assert_eq!(resolve(Some(":7"), ":7.1").unwrap(), ":7.1");
+    assert_eq!(resolve(Some("what"), "primary").unwrap_err().kind(), Kind::HostCapabilityMissing);
+}
