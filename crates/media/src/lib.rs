@@ -11,5 +11,6 @@ pub mod capture;
 pub mod clock;
 pub mod encode;
 mod frame;
+pub mod pipeline;
 
 pub use frame::Frame;

@@ -1,0 +1,590 @@
+//! One stream's thread: it waits for change, reads it, encodes it and publishes it.
+//!
+//! With no viewer nothing is open and the thread is parked on an event descriptor, its only
+//! connection to the rest of the program: what viewers want is a value it reads when woken
+//! ([`Demand`]). With viewers it waits on that and on the source at once.
+//!
+//! A picture is made when there is a reason (something changed, a keyframe is wanted, a standing
+//! picture can be made sharper), a viewer can take it, and the frame rate allows it: the first
+//! change after a pause at once, later ones a frame apart. Until then changes gather in the source,
+//! so nothing is queued and what is sent is always the newest.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use spaceport_session::{Demand, Published, Publisher, Settings};
+use spaceport_types::{Cause, Codec, Error, Geometry, Kind, Rect, Result, Size};
+
+use crate::capture::{self, Source};
+use crate::clock;
+use crate::encode::{self, Encoder, Mode};
+
+/// What a pipeline is made of.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where pictures come from.
+    pub capture: capture::Config,
+    /// Which encoder to use.
+    pub encoder: encode::Preference,
+}
+
+/// How long the source and the encoder stay open after the last viewer leaves.
+///
+/// Longer than a browser takes to reload a page, shorter than anyone wants their screen read for
+/// nobody.
+pub const LINGER: Duration = Duration::from_secs(3);
+
+/// How long a source may be gone while viewers wait for it before the stream ends: a desktop that
+/// restarts is back by then.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a picture stands still before it is made sharper. Between two key strokes of someone
+/// who types it stands still for less.
+const STILL: Duration = Duration::from_millis(200);
+
+/// Time between two sharper pictures, so that they never compete with a change for the path.
+const REFINE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Sharper pictures at most after a change.
+const REFINES: u32 = 3;
+
+/// A sharper picture of fewer bytes brought nothing that can be seen; it is the last.
+const REFINED: usize = 400;
+
+/// How much the path may be behind for one picture, at the rate that is the upper bound. A third of
+/// the 300 ms within which a remote desktop still feels like one.
+const LATENCY: Duration = Duration::from_millis(100);
+
+/// The first and the longest wait before a lost source is tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// An encoder that fails twice within this time is not tried again.
+const ENCODER_FAILURES: Duration = Duration::from_secs(10);
+
+/// Starts the thread that produces one stream. It ends when nobody can attach to the stream any
+/// more, or when the stream fails; `publisher` then says why.
+///
+/// # Errors
+///
+/// `io` when this process has no thread or descriptor left.
+pub fn spawn(publisher: Publisher, config: Config) -> Result<JoinHandle<()>> {
+    start(publisher, config, Timing::default())
+}
+
+/// What a pipeline is built from, so that tests can put in sources and encoders that fail.
+trait Parts: Send + 'static {
+    fn source(&self, publisher: &Publisher, max_fps: u32) -> Result<Box<dyn Source>>;
+
+    /// The encoders to try, best first.
+    fn encoders(&self, codec: Codec) -> Vec<String>;
+
+    fn encoder(&self, config: &encode::Config, name: Option<String>) -> Result<Box<dyn Encoder>>;
+}
+
+impl Parts for Config {
+    fn source(&self, publisher: &Publisher, max_fps: u32) -> Result<Box<dyn Source>> {
+        capture::open(publisher.target(), &self.capture, max_fps)
+    }
+
+    fn encoders(&self, codec: Codec) -> Vec<String> {
+        match &self.encoder.encoder {
+            Some(name) => vec![name.clone()],
+            None => encode::candidates(codec).iter().map(|it| it.name.to_owned()).collect(),
+        }
+    }
+
+    fn encoder(&self, config: &encode::Config, name: Option<String>) -> Result<Box<dyn Encoder>> {
+        encode::open(config, &encode::Preference { encoder: name })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    linger: Duration,
+    patience: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { linger: LINGER, patience: PATIENCE }
+    }
+}
+
+fn start(publisher: Publisher, parts: impl Parts, timing: Timing) -> Result<JoinHandle<()>> {
+    let wake = Arc::new(EventFd::new()?);
+    publisher.set_waker(Waker::from(Arc::clone(&wake)));
+    let run = move || {
+        let target = publisher.target().to_string();
+        let span = tracing::info_span!("pipeline", %target, codec = %publisher.codec());
+        let _entered = span.entered();
+        let codec = publisher.codec();
+        let encoders = parts.encoders(codec);
+        let mut pipeline = Pipeline {
+            publisher,
+            parts,
+            timing,
+            wake,
+            live: None,
+            idle_since: None,
+            lost: None,
+            encoders: Encoders { names: encoders, current: 0, failed_at: None },
+            codec_epoch: 0,
+            frames: 0,
+        };
+        let ended = pipeline.run();
+        pipeline.close();
+        let frames = pipeline.frames;
+        match ended {
+            Ok(()) => tracing::info!(frames, "stream closed"),
+            Err(error) => {
+                tracing::warn!(frames, %error, "stream failed");
+                pipeline.publisher.fail(error);
+            }
+        }
+    };
+    Ok(std::thread::Builder::new().name("pipeline".to_owned()).spawn(run)?)
+}
+
+struct Pipeline<P> {
+    publisher: Publisher,
+    parts: P,
+    timing: Timing,
+    wake: Arc<EventFd>,
+    live: Option<Live>,
+    /// Since when nobody has been watching.
+    idle_since: Option<Duration>,
+    lost: Option<Lost>,
+    encoders: Encoders,
+    /// The number of the current encoder; 0 before the first.
+    codec_epoch: u32,
+    frames: u64,
+}
+
+/// What is open while somebody watches.
+struct Live {
+    source: Box<dyn Source>,
+    encoding: Option<Encoding>,
+    pace: Pace,
+    refine: Option<Refine>,
+}
+
+/// An encoder and what it was made for.
+struct Encoding {
+    encoder: Box<dyn Encoder>,
+    bounds: Rect,
+    geometry: Geometry,
+    settings: Settings,
+    /// It has not put out its first keyframe.
+    fresh: bool,
+}
+
+/// A source that is gone, and when it is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    since: Duration,
+    backoff: Duration,
+    retry_at: Duration,
+}
+
+/// The encoders of the stream's codec, and which of them has not failed yet.
+#[derive(Debug)]
+struct Encoders {
+    names: Vec<String>,
+    current: usize,
+    failed_at: Option<Duration>,
+}
+
+/// Sharper pictures still to come.
+#[derive(Clone, Copy, Debug)]
+struct Refine {
+    due: Duration,
+    left: u32,
+}
+
+/// What went wrong with a picture, by who is to deal with it.
+enum Trouble {
+    /// The source may come back.
+    Source(Error),
+    /// Another encoder may do it.
+    Encoder(Error),
+    /// Nothing helps.
+    Fatal(Error),
+}
+
+/// When to go on, if nothing happens before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Now,
+    At(Duration),
+    WhenWoken,
+}
+
+impl<P: Parts> Pipeline<P> {
+    fn run(&mut self) -> Result<()> {
+        loop {
+            let instant = clock::instant();
+            let now = clock::at(instant);
+            let demand = self.publisher.demand(instant);
+            if demand.closed {
+                return Ok(());
+            }
+            let next = if demand.viewers == 0 {
+                self.idle(now)
+            } else {
+                self.idle_since = None;
+                match self.serve(now, &demand) {
+                    Ok(next) => next,
+                    Err(Trouble::Source(error)) => self.source_lost(error, now)?,
+                    Err(Trouble::Encoder(error)) => self.encoder_failed(error, now)?,
+                    Err(Trouble::Fatal(error)) => return Err(error),
+                }
+            };
+            self.wait(next, demand.viewers > 0)?;
+        }
+    }
+
+    /// Nobody watches: lets go of everything after a while.
+    fn idle(&mut self, now: Duration) -> Next {
+        self.lost = None;
+        if self.live.is_none() {
+            return Next::WhenWoken;
+        }
+        let until = *self.idle_since.get_or_insert(now) + self.timing.linger;
+        if now < until {
+            return Next::At(until);
+        }
+        self.close();
+        Next::WhenWoken
+    }
+
+    /// Somebody watches: makes the next picture if there is reason to.
+    fn serve(&mut self, now: Duration, demand: &Demand) -> Result<Next, Trouble> {
+        if let Some(lost) = self.lost
+            && now < lost.retry_at
+        {
+            return Ok(Next::At(lost.retry_at));
+        }
+        let settings = demand.settings;
+        if self.live.is_none() {
+            let source = self.parts.source(&self.publisher, settings.max_fps);
+            let source = source.map_err(Trouble::of_source)?;
+            self.publisher.counters().pipelines.add(1);
+            tracing::info!(bounds = ?source.bounds(), "source opened");
+            let pace = Pace::default();
+            self.live = Some(Live { source, encoding: None, pace, refine: None });
+        }
+        let Some(live) = &mut self.live else { return Ok(Next::Now) };
+
+        let changed = live.source.has_damage(now).map_err(Trouble::of_source)?;
+        live.apply(settings)?;
+        let keyframe_at = match &live.encoding {
+            Some(encoding) if !encoding.fresh => demand.keyframe.map(clock::at),
+            _ => Some(now),
+        };
+        let refine_at = live.refine.map(|refine| refine.due);
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        let mode = if due(keyframe_at) {
+            Mode::Keyframe
+        } else if changed {
+            Mode::Delta
+        } else if due(refine_at) {
+            Mode::Refine
+        } else {
+            let times = [keyframe_at, refine_at, live.source.next_due()];
+            return Ok(times.into_iter().flatten().min().map_or(Next::WhenWoken, Next::At));
+        };
+        if !demand.ready {
+            // Becoming ready wakes us.
+            return Ok(Next::WhenWoken);
+        }
+        let slot = live.pace.next(settings.max_fps);
+        if now < slot {
+            return Ok(Next::At(slot));
+        }
+        self.picture(now, mode, settings)
+    }
+
+    /// Reads, encodes and publishes one picture.
+    fn picture(&mut self, now: Duration, mode: Mode, settings: Settings) -> Result<Next, Trouble> {
+        let codec = self.publisher.codec();
+        let Some(live) = &mut self.live else { return Ok(Next::Now) };
+        if live.encoding.is_none() {
+            let bounds = live.source.bounds();
+            let geometry = self.publisher.geometry(bounds, settings.max_dimension);
+            let config = encode::Config {
+                codec,
+                source: Size::new(bounds.width, bounds.height),
+                size: geometry.frame_size,
+                bitrate: settings.bitrate,
+                max_fps: settings.max_fps,
+                latency: LATENCY,
+            };
+            let encoder = self.encoders.open(&self.parts, &config).map_err(Trouble::Fatal)?;
+            self.codec_epoch += 1;
+            let (name, epoch) = (encoder.name(), self.codec_epoch);
+            tracing::info!(encoder = name, epoch, size = ?config.size, "encoder opened");
+            live.encoding = Some(Encoding { encoder, bounds, geometry, settings, fresh: true });
+        }
+        let Some(encoding) = &mut live.encoding else { return Ok(Next::Now) };
+
+        let counters = self.publisher.counters();
+        let frame = live.source.grab(now, encoding.fresh).map_err(Trouble::of_source)?;
+        counters.captured.add(1);
+        if frame.size != Size::new(encoding.bounds.width, encoding.bounds.height) {
+            // It changed size while it was read. The next look says so, too.
+            live.encoding = None;
+            return Ok(Next::Now);
+        }
+        if mode == Mode::Delta && frame.damage.is_empty() {
+            return Ok(Next::Now);
+        }
+        live.pace.took(now, settings.max_fps);
+
+        let began = clock::instant();
+        let encoded = encoding.encoder.encode(&frame, mode).map_err(Trouble::Encoder)?;
+        let captured_at = frame.captured_at;
+        let ended = clock::instant();
+        let bytes = encoded.as_ref().map_or(0, |encoded| encoded.payload.len());
+        live.refine = match (mode, live.refine) {
+            _ if !lossy(codec) => None,
+            (Mode::Delta | Mode::Keyframe, _) => Some(Refine { due: now + STILL, left: REFINES }),
+            (Mode::Refine, Some(Refine { left, .. })) if left > 1 && bytes >= REFINED => {
+                Some(Refine { due: now + REFINE_INTERVAL, left: left - 1 })
+            }
+            (Mode::Refine, _) => None,
+        };
+        let Some(encoded) = encoded else { return Ok(Next::Now) };
+
+        counters.encoded.add(1);
+        counters.keyframes.add(encoded.keyframe.into());
+        counters.encoded_bytes.add(bytes as u64);
+        self.frames += 1;
+        encoding.fresh &= !encoded.keyframe;
+        self.lost = None;
+        let published = Published {
+            keyframe: encoded.keyframe,
+            codec_epoch: self.codec_epoch,
+            geometry: encoding.geometry,
+            captured_at,
+            encode_duration: ended.saturating_duration_since(began),
+            payload: encoded.payload,
+        };
+        tracing::trace!(?mode, bytes, took = ?published.encode_duration, "frame");
+        self.publisher.publish(published, ended);
+        Ok(Next::Now)
+    }
+
+    /// Tells viewers that the source is gone, and when to try again; or that it is over.
+    fn source_lost(&mut self, error: Error, now: Duration) -> Result<Next> {
+        self.close();
+        let (first, longest) = BACKOFF;
+        let lost = match self.lost {
+            None => {
+                tracing::warn!(%error, "source lost");
+                self.publisher.suspend(error);
+                Lost { since: now, backoff: first, retry_at: now + first }
+            }
+            Some(lost) if now >= lost.since + self.timing.patience => {
+                let message = format!(
+                    "{} did not come back within {} s",
+                    self.publisher.target(),
+                    self.timing.patience.as_secs()
+                );
+                return Err(Error::because(Cause::TargetGone, message)
+                    .hint("Start the desktop again, then open a new stream")
+                    .source(error));
+            }
+            Some(Lost { since, backoff, .. }) => {
+                let backoff = (backoff * 2).min(longest);
+                Lost { since, backoff, retry_at: now + backoff }
+            }
+        };
+        self.lost = Some(lost);
+        Ok(Next::At(lost.retry_at))
+    }
+
+    /// Has the encoder replaced: by a new one of its kind, and if that fails soon, by the next kind.
+    fn encoder_failed(&mut self, error: Error, now: Duration) -> Result<Next> {
+        if let Some(live) = &mut self.live {
+            live.encoding = None;
+        }
+        tracing::warn!(%error, encoder = self.encoders.name(), "encoder failed");
+        self.encoders.failed(error, now)?;
+        Ok(Next::Now)
+    }
+
+    /// Lets go of the source and the encoder.
+    fn close(&mut self) {
+        if self.live.take().is_some() {
+            self.publisher.counters().pipelines.sub(1);
+            // The next encoder does not continue what late viewers would be served from.
+            self.publisher.forget();
+            tracing::info!(frames = self.frames, "source closed");
+        }
+    }
+
+    /// Waits until it is time, or until viewers or the source have news.
+    fn wait(&self, next: Next, watched: bool) -> Result<()> {
+        let timeout = match next {
+            Next::Now => return Ok(()),
+            Next::WhenWoken => None,
+            Next::At(at) => Some(at.saturating_sub(clock::now())),
+        };
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let source = self.live.as_ref().filter(|_| watched);
+        let source = source.and_then(|live| live.source.wake_fd());
+        let news = PollFd::new(&self.wake.fd, PollFlags::IN);
+        let polled = match source {
+            Some(fd) => {
+                let mut fds = [news, PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+                rustix::event::poll(&mut fds, timeout.as_ref())
+            }
+            None => rustix::event::poll(&mut [news], timeout.as_ref()),
+        };
+        match polled {
+            // Whoever wakes us does so after what it changed, so emptying the descriptor before
+            // reading the demand loses nothing.
+            Ok(_) | Err(rustix::io::Errno::INTR) => self.wake.empty(),
+            Err(error) => {
+                let message = format!("waiting for the source failed: {error}");
+                return Err(Error::new(Kind::Internal, message).source(error));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Takes over new limits; what an encoder cannot be told, a new one is made for.
+    fn apply(&mut self, settings: Settings) -> Result<(), Trouble> {
+        let bounds = self.source.bounds();
+        let Some(encoding) = &mut self.encoding else { return Ok(()) };
+        let fits = encoding.bounds == bounds
+            && encoding.settings.max_dimension == settings.max_dimension
+            && encoding.settings.max_fps >= settings.max_fps;
+        if !fits {
+            self.encoding = None;
+        } else if encoding.settings.bitrate != settings.bitrate {
+            encoding.encoder.set_bitrate(settings.bitrate).map_err(Trouble::Encoder)?;
+            encoding.settings.bitrate = settings.bitrate;
+        }
+        Ok(())
+    }
+}
+
+impl Encoders {
+    fn name(&self) -> &str {
+        self.names.get(self.current).map_or("", String::as_str)
+    }
+
+    /// Opens the first encoder, from the current one on, that opens.
+    fn open(&mut self, parts: &impl Parts, config: &encode::Config) -> Result<Box<dyn Encoder>> {
+        let mut refusal = None;
+        while let Some(name) = self.names.get(self.current) {
+            match parts.encoder(config, Some(name.clone())) {
+                Ok(encoder) => return Ok(encoder),
+                Err(error) => {
+                    tracing::warn!(%error, encoder = name, "encoder did not open");
+                    refusal.get_or_insert(error);
+                    self.current += 1;
+                }
+            }
+        }
+        match refusal {
+            Some(error) => Err(error),
+            // There never was one; whoever opens encoders says why.
+            None => parts.encoder(config, None),
+        }
+    }
+
+    /// Decides which encoder comes after a failure.
+    fn failed(&mut self, error: Error, now: Duration) -> Result<()> {
+        let again = self.failed_at.is_some_and(|at| now < at + ENCODER_FAILURES);
+        self.failed_at = if again { None } else { Some(now) };
+        if again {
+            self.current += 1;
+        }
+        if self.current < self.names.len() { Ok(()) } else { Err(error) }
+    }
+}
+
+impl Trouble {
+    fn of_source(error: Error) -> Self {
+        match error.cause() {
+            Some(Cause::CaptureFailed) => Self::Source(error),
+            _ => Self::Fatal(error),
+        }
+    }
+}
+
+/// Whether a picture can be made sharper than it came out.
+const fn lossy(codec: Codec) -> bool {
+    matches!(codec, Codec::H264 | Codec::Vp8)
+}
+
+/// Spreads pictures over time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// The slot that the last picture was made in. Not when it was made: being woken a little late
+    /// every time would add up, and now and then swallow a picture of a source that runs as fast as
+    /// we do.
+    slot: Option<Duration>,
+}
+
+impl Pace {
+    /// From when on the next picture may be made.
+    fn next(self, max_fps: u32) -> Duration {
+        self.slot.map_or(Duration::ZERO, |slot| slot + interval(max_fps))
+    }
+
+    /// A picture was made.
+    fn took(&mut self, now: Duration, max_fps: u32) {
+        let next = self.next(max_fps);
+        // On time, give or take: the slots go on. Later than that: they start over.
+        let on_time = self.slot.is_some() && now < next + interval(max_fps) / 2;
+        self.slot = Some(if on_time { next } else { now });
+    }
+}
+
+fn interval(max_fps: u32) -> Duration {
+    Duration::from_secs(1) / max_fps.max(1)
+}
+
+/// Wakes the thread from any other.
+#[derive(Debug)]
+struct EventFd {
+    fd: std::os::fd::OwnedFd,
+}
+
+impl EventFd {
+    fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let fd = rustix::event::eventfd(0, flags).map_err(|error| {
+            Error::new(Kind::Io, format!("no descriptor for a stream: {error}")).source(error)
+        })?;
+        Ok(Self { fd })
+    }
+
+    fn empty(&self) {
+        // Nothing to read means nobody called.
+        let _count = rustix::io::read(&self.fd, &mut [0; 8]);
+    }
+}
+
+impl Wake for EventFd {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // It can only be refused because the counter is full, and then the thread is awake anyway.
+        let _written = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+}
