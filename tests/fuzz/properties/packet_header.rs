@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use spaceport_wire::packet;
 
-pub fn check(data: &[u8]) {
+pub(crate) fn check(data: &[u8]) {
     // Alone as well, because a fuzzer seldom gets two lengths right and never needs to.
     if let Ok(header) = packet::decode_header(data) {
         let encoded = packet::encode_parts(header.clone(), Bytes::new()).unwrap();

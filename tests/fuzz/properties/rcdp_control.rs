@@ -4,7 +4,7 @@ use std::mem::discriminant;
 
 use spaceport_wire::control::{ClientMessage, MAX_ECHO, MAX_EVENTS, MAX_TEXT, ServerMessage};
 
-pub fn check(data: &[u8]) {
+pub(crate) fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(message) = ClientMessage::parse(text) {
         assert!(text.len() <= MAX_TEXT);

@@ -1,0 +1,282 @@
+//! The viewer page in Debian's Chromium and Firefox, on a real gateway.
+//!
+//! What is asserted are pixels: a number painted into the picture says which picture it is, and colours
+//! are read back one by one.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spaceport_testkit::Xvfb;
+use spaceport_tests::{Browser, Gateway, Request, Screen, Script, Socket, wait_until};
+use spaceport_types::Size;
+
+/// How long each browser watches the pattern.
+const WATCH_MS: u64 = 3_000;
+
+/// Pictures a second that the pattern makes.
+const FPS: u64 = 30;
+
+/// Bars of the pattern, left to right.
+const BARS: [[i64; 3]; 8] = [
+    [255, 255, 255],
+    [255, 255, 0],
+    [0, 255, 255],
+    [0, 255, 0],
+    [255, 0, 255],
+    [255, 0, 0],
+    [0, 0, 255],
+    [0, 0, 0],
+];
+
+#[test]
+fn chromium_shows_the_pattern_over_websocket() {
+    pattern(Browser::Chromium, "ws", "h264");
+}
+
+#[test]
+fn chromium_shows_the_pattern_over_webrtc() {
+    pattern(Browser::Chromium, "whep", "h264");
+}
+
+#[test]
+fn firefox_shows_the_pattern_over_websocket() {
+    pattern(Browser::Firefox, "ws", "h264");
+}
+
+#[test]
+fn firefox_shows_the_pattern_over_webrtc() {
+    // Without the plug-in that Firefox would download, it takes no H.264 over WebRTC.
+    pattern(Browser::Firefox, "whep", "vp8");
+}
+
+fn pattern(browser: Browser, transport: &str, codec: &str) {
+    let gateway = Gateway::with_test_pattern();
+    let url = gateway.viewer_url(&format!("target=test-pattern&transport={transport}"));
+    let mut script = Script::browser("pattern.mjs", browser, &[&url, &WATCH_MS.to_string()]);
+    let seen = script.hear();
+    let now = server_counter(&gateway);
+
+    assert_eq!(seen["transport"], transport);
+    assert_eq!(seen["codec"], codec);
+    assert_eq!(seen["complaints"], json!([]), "the page or the browser complained");
+    assert_eq!(seen["unreadable"], 0, "a picture came out damaged");
+    let pictures = seen["pictures"].as_array().unwrap();
+    let counter = |picture: &Value| picture["counter"].as_u64().unwrap();
+    for pair in pictures.windows(2) {
+        assert!(counter(&pair[0]) < counter(&pair[1]), "the picture went back: {pair:?}");
+    }
+    let (first, last) = (counter(&pictures[0]), counter(pictures.last().unwrap()));
+    let due = WATCH_MS * FPS / 1000;
+    assert!(last - first > due * 9 / 10, "stood still: {} of {due} pictures", last - first);
+    assert!(pictures.len() as u64 > due / 2, "not smooth: {} of {due} pictures", pictures.len());
+    // What was on screen a moment ago is not older than half a second, and not from the future.
+    assert!((last..last + FPS).contains(&now), "shown {last}, the server is at {now}");
+    if transport == "ws" {
+        for picture in pictures {
+            let captured_at = picture["capturedAt"].as_u64().unwrap();
+            let due = u128::from(captured_at) * u128::from(FPS) / 1_000_000;
+            assert_eq!(u128::from(counter(picture)), due, "another picture than its packet says");
+        }
+        let latency = seen["stats"]["latency"].as_f64().unwrap();
+        assert!((0.0..500.0).contains(&latency), "{latency} ms from capture to picture");
+    }
+    let colours: Vec<[i64; 3]> = serde_json::from_value(seen["colours"].clone()).unwrap();
+    for (seen, painted) in colours.iter().zip(BARS) {
+        let off = seen.iter().zip(painted).map(|(seen, painted)| (seen - painted).abs()).max();
+        assert!(off <= Some(3), "{painted:?} came out as {seen:?}; all bars: {colours:?}");
+    }
+}
+
+/// The number of the picture that is due now, by the server's own clock.
+fn server_counter(gateway: &Gateway) -> u64 {
+    let opened = gateway.open("test-pattern");
+    let stats = runtime().block_on(async {
+        let mut socket = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+        socket.send("get_stats", json!({})).await;
+        socket.control("stats").await
+    });
+    stats["server_time_us"].as_u64().unwrap() * FPS / 1_000_000
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_websocket_in_chromium() {
+    late(Browser::Chromium, "ws", Size::new(1280, 720));
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_webrtc_in_chromium() {
+    late(Browser::Chromium, "whep", Size::new(1280, 720));
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_websocket_in_firefox() {
+    late(Browser::Firefox, "ws", Size::new(1280, 720));
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_webrtc_in_firefox() {
+    late(Browser::Firefox, "whep", Size::new(1280, 720));
+}
+
+#[test]
+fn a_desktop_of_odd_size_has_exact_edges_over_websocket() {
+    late(Browser::Chromium, "ws", Size::new(789, 595));
+}
+
+#[test]
+fn a_desktop_of_odd_size_has_exact_edges_over_webrtc() {
+    late(Browser::Chromium, "whep", Size::new(789, 595));
+}
+
+/// A desktop is painted once, before anyone watches, and nothing on it changes.
+fn late(browser: Browser, transport: &str, size: Size) {
+    let xvfb = Xvfb::start(size).unwrap();
+    let screen = Screen::connect(xvfb.display());
+    screen.paint(0x20_60_a0, 1234);
+    let gateway = Gateway::with_display(xvfb.display());
+    let url = gateway.viewer_url(&format!("transport={transport}"));
+    let corner = [size.width - 1, size.height - 1].map(|side| side.to_string());
+    let [x, y] = &corner;
+    let mut script = Script::browser("late.mjs", browser, &[&url, "1234", "4321", x, y]);
+
+    let first = script.hear();
+    assert_eq!(first["transport"], transport);
+    let attach = first["attach"].as_f64().expect("the picture never came");
+    assert!(attach < 500.0, "the picture came after {attach} ms");
+    assert_eq!(first["size"], json!([size.width, size.height]));
+    let corner: [i64; 3] = serde_json::from_value(first["colour"].clone()).unwrap();
+    let off = corner.iter().zip([0x20, 0x60, 0xa0]).map(|(seen, painted)| (seen - painted).abs());
+    assert!(off.max() <= Some(3), "the last pixel came out as {corner:?}");
+
+    screen.mark(4321);
+    script.go_on();
+    let then = script.hear();
+    let change = then["change"].as_f64().expect("the change never showed");
+    assert!(change < 500.0, "the change showed after {change} ms");
+    assert_eq!(then["complaints"], json!([]), "the page or the browser complained");
+}
+
+#[test]
+fn a_wrong_ticket_is_explained() {
+    let gateway = Gateway::with_test_pattern();
+    let url = gateway.viewer_url("");
+    let (page, _) = url.split_once('#').unwrap();
+    let wrong = format!("{page}#ticket=AAAAAAAAAAAAAAAAAAAAAA");
+    let card = Script::browser("cards.mjs", Browser::Chromium, &["ticket", &wrong]).hear();
+    assert_eq!(card["shown"], true);
+    assert_eq!(card["code"], "unauthenticated");
+    for part in ["title", "message", "hint"] {
+        assert_ne!(card[part], "", "the card has no {part}: {card}");
+    }
+    // The browser itself notes a 401; the page has nothing to add.
+    let complaints = card["complaints"].as_array().unwrap();
+    assert!(
+        complaints.iter().all(|text| text.as_str().unwrap().contains("status of 401")),
+        "{complaints:?}"
+    );
+}
+
+#[test]
+fn a_closed_session_is_explained_and_opened_again_over_websocket() {
+    closed("ws");
+}
+
+#[test]
+fn a_closed_session_is_explained_and_opened_again_over_webrtc() {
+    closed("whep");
+}
+
+fn closed(transport: &str) {
+    let gateway = Gateway::with_test_pattern();
+    let url = gateway.viewer_url(&format!("target=test-pattern&transport={transport}"));
+    let mut script = Script::browser("cards.mjs", Browser::Chromium, &["closed", &url]);
+    let opened = script.hear();
+    gateway.close(opened["session"].as_str().unwrap());
+    script.go_on();
+    let card = script.hear();
+    assert_eq!(card["shown"], true);
+    assert_eq!(card["code"], "session_closed", "{card}");
+    assert_ne!(card["message"], "");
+    let again = script.hear();
+    assert_eq!(again["card"], false, "the card stayed");
+}
+
+#[test]
+fn the_page_takes_the_socket_and_the_menu_changes_that() {
+    let ways = ways("menu").hear();
+    assert_eq!(ways["taken"], json!(["ws", "whep", "ws", "ws"]));
+    assert_eq!(ways["complaints"], json!([]));
+}
+
+#[test]
+fn without_webcodecs_the_page_takes_webrtc() {
+    let ways = ways("undecoded").hear();
+    assert_eq!(ways["transport"], "whep");
+    assert_eq!(ways["complaints"], json!([]));
+}
+
+#[test]
+fn a_socket_that_stalls_gives_way_to_webrtc() {
+    let ways = ways("stalled").hear();
+    assert_eq!(ways["transport"], "whep");
+    assert_eq!(ways["complaints"], json!([]));
+}
+
+#[test]
+fn a_hidden_page_leaves_and_comes_back() {
+    let mut ways = ways("hidden");
+    assert_eq!(ways.hear()["paused"], true);
+    let nobody = || ways.gateway.metric("spaceport_viewers") == 0;
+    wait_until("the hidden page still watches", Duration::from_secs(3), nobody);
+    ways.script.go_on();
+    let back = ways.hear();
+    assert_eq!(back["transport"], "ws");
+    assert_eq!(back["complaints"], json!([]));
+}
+
+struct Ways {
+    script: Script,
+    gateway: Gateway,
+}
+
+fn ways(scenario: &str) -> Ways {
+    let gateway = Gateway::with_test_pattern();
+    let url = gateway.viewer_url("target=test-pattern");
+    let script = Script::browser("ways.mjs", Browser::Chromium, &[scenario, &url]);
+    Ways { script, gateway }
+}
+
+impl Ways {
+    fn hear(&mut self) -> Value {
+        self.script.hear()
+    }
+}
+
+#[test]
+fn the_page_is_served_with_what_a_browser_needs() {
+    let gateway = Gateway::with_test_pattern();
+    let get = |path, headers: &[(&str, &str)]| {
+        Request { method: "GET", path, headers, body: b"" }.send(gateway.http()).unwrap()
+    };
+    for (path, kind) in [
+        ("/viewer/", "text/html"),
+        ("/viewer/style.css", "text/css"),
+        ("/viewer/main.js", "text/javascript"),
+        ("/viewer/transport/whep.js", "text/javascript"),
+        ("/viewer/icon.svg", "image/svg+xml"),
+    ] {
+        let answer = get(path, &[]);
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.headers["content-type"].starts_with(kind), "{path}");
+        let policy = &answer.headers["content-security-policy"];
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        let etag = &*answer.headers["etag"];
+        assert_eq!(get(path, &[("if-none-match", etag)]).status, 304, "{path}");
+    }
+    assert_eq!(get("/viewer/../Cargo.toml", &[]).status, 404);
+    assert_eq!(get("/viewer/nothing.js", &[]).status, 404);
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}

@@ -1,0 +1,32 @@
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A private folder, removed with everything in it when dropped.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a new one; `name` is for people who look.
+    pub fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("spaceport-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A process that is only just gone may still have left something; what stays is in /tmp.
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}

@@ -1,0 +1,33 @@
+mod cpu;
+mod folder;
+mod gateway;
+mod grpc;
+mod http;
+mod screen;
+mod script;
+mod socket;
+
+pub use cpu::Cpu;
+pub use folder::Folder;
+pub use gateway::{Gateway, Start, TOKEN, binary};
+pub use grpc::Refused;
+pub use http::{Answer, Request};
+pub use screen::Screen;
+pub use script::{Browser, Script};
+pub use socket::{Event, Refusal, Socket, Via};
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Waits until `happened`, looking often; panics with `what` when it does not within `limit`.
+pub fn wait_until(what: &str, limit: Duration, mut happened: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !happened() {
+        assert!(Instant::now() < end, "{what}: not within {limit:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// How often something is looked at that cannot be waited for: another process's counters.
+const POLL: Duration = Duration::from_millis(20);
