@@ -1,1 +1,23 @@
-//! x
+//! The program: configuration, assembly, and what clients can ask of it.
+//!
+//! [`Gateway::load`] builds everything in order and binds its ports; [`Gateway::run`] serves until
+//! told to stop. Every verb is implemented once, in [`service`]; `grpc` and `http` only translate.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+mod assemble;
+mod assets;
+mod auth;
+pub mod config;
+pub mod doctor;
+mod gate;
+mod grpc;
+mod http;
+mod launcher;
+mod machine;
+mod metrics;
+pub mod service;
+mod targets;
+
+pub use assemble::{Endpoints, Gateway};
+pub use config::Config;

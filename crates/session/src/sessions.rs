@@ -114,6 +114,8 @@ pub struct SessionInfo {
     pub policy: Policy,
     /// What its frames show now.
     pub geometry: Geometry,
+    /// How many sockets watch it now.
+    pub sockets: usize,
 }
 
 /// How a viewer comes.
@@ -303,8 +305,7 @@ impl Sessions {
             Carrier::Socket => limits.sockets_per_session,
             Carrier::Peer => limits.peers_per_session,
         };
-        let alike = session.viewers.iter().filter(|(carrier, _)| *carrier == attach.carrier);
-        if alike.count() >= limit {
+        if session.viewers_by(attach.carrier) >= limit {
             return Err(Error::because(
                 Cause::TooManyViewers,
                 format!("session `{id}` has {limit} viewers of this sort already"),
@@ -530,7 +531,15 @@ impl Session {
             settings: self.settings,
             policy: self.policy,
             geometry: self.target.current(self.settings.max_dimension),
+            sockets: self.viewers_by(Carrier::Socket),
         }
+    }
+
+    fn viewers_by(&self, carrier: Carrier) -> usize {
+        let here = |(by, binding): &&(Carrier, Weak<Binding>)| {
+            *by == carrier && binding.strong_count() > 0
+        };
+        self.viewers.iter().filter(here).count()
     }
 
     fn key(&self, codec: Codec) -> StreamKey {

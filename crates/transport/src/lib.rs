@@ -1,1 +1,10 @@
-//! x
+//! Packets to viewers, one module per way to watch.
+//!
+//! Every transport takes a [`spaceport_session::Subscriber`] and turns its events into what its
+//! carrier speaks. None of them knows where packets come from.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+pub mod problem;
+pub mod websocket;
+pub mod whep;

@@ -1,0 +1,134 @@
+//! The grammar of the command line.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use spaceport_gateway::Config;
+use spaceport_gateway::config::{HTTP_PORT, WEBRTC_PORT, read_secret};
+use spaceport_types::{Redacted, Result};
+
+/// Show a desktop to browsers and agents.
+#[derive(Debug, Parser)]
+#[command(name = "spaceport", version, about, propagate_version = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+    /// Print data as JSON on stdout.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Log more; twice for every decision.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Serve this machine's desktop.
+    Serve(Serve),
+    /// Say which displays, encoders and ports work here, and why not.
+    Doctor(Doctor),
+}
+
+/// Serve this machine's desktop to viewers, over WebSocket and WebRTC.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// Start a virtual desktop with something moving on it, and show that.
+    #[arg(long, conflicts_with = "display")]
+    pub(crate) demo: bool,
+    /// Offer a generated test pattern as a further display, `test-pattern`.
+    #[arg(long)]
+    pub(crate) test_pattern: bool,
+    /// Read the Space token from this file, which only you may be able to read. Without it:
+    /// `SPACEPORT_TOKEN`, or a token kept in the state directory.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// A further address at which WebRTC viewers reach this machine, such as its public one.
+    #[arg(long, value_name = "IP")]
+    pub(crate) advertise: Vec<IpAddr>,
+    /// Use this encoder only, by the name `spaceport doctor` shows.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) encoder: Option<String>,
+    /// Where the token and the addresses are kept.
+    #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// Examine this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) at: At,
+}
+
+/// What is shown, and where.
+#[derive(Debug, clap::Args)]
+pub(crate) struct At {
+    /// Where HTTP, gRPC and the media socket listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], HTTP_PORT)))]
+    pub(crate) listen: SocketAddr,
+    /// The UDP port that all WebRTC viewers share; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = WEBRTC_PORT)]
+    pub(crate) webrtc_port: u16,
+    /// The X display to show.
+    #[arg(long, value_name = ":N", env = "DISPLAY")]
+    pub(crate) display: Option<String>,
+}
+
+impl Serve {
+    /// The configuration these flags and the environment ask for.
+    pub(crate) fn config(&self) -> Result<Config> {
+        let environment = Environment::read();
+        let state_dir = self.state_dir.clone().unwrap_or(environment.state_dir);
+        let mut config = Config::new(state_dir);
+        config.token = match &self.token_file {
+            Some(file) => Some(read_secret(file)?),
+            None => environment.token,
+        };
+        self.at.apply(&mut config);
+        config.demo = self.demo;
+        config.test_pattern = self.test_pattern;
+        config.advertise = self.advertise.clone();
+        config.encoder = self.encoder.clone();
+        Ok(config)
+    }
+}
+
+impl Doctor {
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::new(Environment::read().state_dir);
+        self.at.apply(&mut config);
+        config
+    }
+}
+
+impl At {
+    fn apply(&self, config: &mut Config) {
+        config.listen = self.listen;
+        config.webrtc_port = self.webrtc_port;
+        config.display = self.display.clone().filter(|display| !display.is_empty());
+    }
+}
+
+/// The part of the environment that is not a flag's default. A token is never a flag: the list of
+/// processes shows flags to everyone.
+struct Environment {
+    token: Option<Redacted<String>>,
+    state_dir: PathBuf,
+}
+
+impl Environment {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    fn read() -> Self {
+        let read = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let state_home = read("XDG_STATE_HOME").map(PathBuf::from);
+        let home = || read("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+        let base = state_home.or_else(home).unwrap_or_else(std::env::temp_dir);
+        Self {
+            token: read("SPACEPORT_TOKEN").map(Redacted::new),
+            state_dir: base.join("spaceport"),
+        }
+    }
+}

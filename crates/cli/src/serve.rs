@@ -1,0 +1,72 @@
+//! `spaceport serve`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use spaceport_gateway::{Endpoints, Gateway};
+use spaceport_types::{Error, Kind, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::Serve;
+use crate::render;
+
+/// What `--json` prints once the gateway serves.
+#[derive(Serialize)]
+struct Started<'a> {
+    #[serde(flatten)]
+    endpoints: &'a Endpoints,
+    viewer_url: &'a str,
+    token_file: Option<String>,
+}
+
+pub(crate) fn run(serve: &Serve, json: bool) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let config = serve.config()?;
+        let token_file = config.token.is_none().then(|| config.token_path().display().to_string());
+        let demo = config.demo;
+        // Before anything is started, so that a signal ends it in order.
+        let stop = stop_signal()?;
+        let gateway = Gateway::load(config).await?;
+        let viewer_url = gateway.viewer_url()?;
+        let endpoints = gateway.endpoints();
+        if json {
+            render::json(&Started { endpoints, viewer_url: viewer_url.expose(), token_file });
+        } else {
+            announce(endpoints, viewer_url.expose(), token_file.as_deref(), demo);
+        }
+        gateway.run(stop).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, demo: bool) {
+    let what = if demo { "A demo desktop" } else { "This desktop" };
+    let token =
+        token_file.map_or_else(|| "the one you gave".to_owned(), |file| format!("kept in {file}"));
+    render::line_out(&format!(
+        "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n  \
+         gRPC, media socket   http://{http}\n  \
+         WebRTC (WHEP)        http://{http}/whep   udp {webrtc}\n  \
+         Space token          {token}\n\n  \
+         Ctrl-C ends it.\n",
+        http = endpoints.http,
+        webrtc = endpoints.webrtc,
+    ));
+}
+
+/// Completes at the first SIGINT or SIGTERM.
+fn stop_signal() -> Result<impl Future<Output = ()>> {
+    let on = |kind| {
+        signal(kind)
+            .map_err(|error| Error::new(Kind::Io, "signals cannot be waited for").source(error))
+    };
+    let (mut interrupt, mut terminate) =
+        (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,326 @@
+//! Puts a gateway together, and runs it.
+//!
+//! Order matters: the demo desktop comes before anything that looks for a display, the token
+//! before any port is open, and the ports before anyone is told of them.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::Request;
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::middleware;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
+use spaceport_media::demo::Demo;
+use spaceport_media::{capture, clock, encode, pipeline};
+use spaceport_session::{Limits, Policy, Sessions};
+use spaceport_transport::websocket::{self, Media};
+use spaceport_transport::whep;
+use spaceport_types::{Error, Kind, Redacted, Result, Size};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{interval, sleep, timeout};
+use tower::ServiceExt as _;
+
+use crate::auth::{self, Auth};
+use crate::config::{Config, write_private};
+use crate::gate::Gate;
+use crate::launcher::Launcher;
+use crate::service::Service;
+use crate::targets::Targets;
+use crate::{grpc, http};
+
+/// TCP connections at one time. Each costs tens of kilobytes; a flood ends here, and those who
+/// are connected stay so.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// How long a client may take over the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long connections get to finish at shutdown.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// How often expired sessions and tickets are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The size of the demo desktop.
+const DEMO_SIZE: Size = Size::new(1280, 720);
+
+/// Flow-control windows that a fast link fills, as the deployed clients use them.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// The largest HTTP/2 frame.
+const MAX_FRAME: u32 = 1 << 20;
+
+/// Where a gateway can be reached, as bound.
+#[derive(Clone, Debug, Serialize)]
+pub struct Endpoints {
+    /// HTTP, gRPC, the media socket, WHEP and the viewer page.
+    pub http: SocketAddr,
+    /// The UDP port that WebRTC viewers share.
+    pub webrtc: SocketAddr,
+    /// The viewer page without a ticket.
+    pub viewer: String,
+}
+
+/// A gateway with its ports bound, not yet serving.
+pub struct Gateway {
+    service: Service,
+    router: Router,
+    listener: TcpListener,
+    endpoints: Endpoints,
+    token: Redacted<String>,
+    whep: (whep::Endpoint, whep::Driver),
+    /// Ends with the gateway.
+    demo: Option<Demo>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("endpoints", &self.endpoints).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Builds a gateway and binds its ports.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the configuration, and `io` for a port that is taken.
+    pub async fn load(config: Config) -> Result<Self> {
+        let token = config.resolve_token()?;
+        let auth = Arc::new(Auth::new(&token));
+        let demo = if config.demo { Some(start_demo().await?) } else { None };
+
+        let mut capture = capture::Config::default();
+        capture.display = config.display.clone();
+        if let Some(demo) = &demo {
+            capture.display = Some(demo.display().to_owned());
+            capture.framebuffer = Some(demo.framebuffer().to_owned());
+        }
+        let mut preference = encode::Preference::default();
+        preference.encoder = config.encoder.clone();
+        let targets = Targets { capture: capture.clone(), test_pattern: config.test_pattern };
+        let mut pipelines = pipeline::Config::default();
+        pipelines.capture = capture;
+        pipelines.encoder = preference;
+        let sessions = Sessions::new(Limits::default(), Arc::new(Launcher { config: pipelines }));
+
+        let listener = bind(config.listen).await?;
+        let address = listener.local_addr()?;
+        let mut peers = whep::Config::default();
+        peers.listen = SocketAddr::new(address.ip(), config.webrtc_port);
+        peers.advertise = config.advertise.clone();
+        let (endpoint, driver) = whep::bind(peers)?;
+        let endpoints = Endpoints {
+            http: address,
+            webrtc: endpoint.local_addr(),
+            viewer: format!("http://{address}/viewer/"),
+        };
+        let service = Service::new(sessions, auth, targets);
+        let guarded = !address.ip().is_loopback();
+        let router = assemble(&service, endpoint.clone(), guarded);
+        write_private(
+            &config.state_dir.join("endpoints.json"),
+            &serde_json::to_string_pretty(&endpoints).map_err(|error| {
+                Error::new(Kind::Internal, "the endpoints are not JSON").source(error)
+            })?,
+        )?;
+        let whep = (endpoint, driver);
+        Ok(Self { service, router, listener, endpoints, token, whep, demo })
+    }
+
+    /// Where it can be reached.
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// What clients can ask of it.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// The token that opens it.
+    pub fn token(&self) -> &Redacted<String> {
+        &self.token
+    }
+
+    /// The viewer page's address with a fresh ticket in its fragment, where nothing logs it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::viewer_ticket`].
+    pub fn viewer_url(&self) -> Result<Redacted<String>> {
+        let ticket = self.service.viewer_ticket(Some(auth::VIEWER_TICKET_TTL), Policy::ViewOnly)?;
+        let address = reachable(self.endpoints.http);
+        Ok(Redacted::new(format!("http://{address}{}", ticket.viewer_path.expose())))
+    }
+
+    /// Serves until `shutdown` completes, then says goodbye to everyone.
+    ///
+    /// # Errors
+    ///
+    /// `io` when the listener fails for good.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let Self { service, router, listener, whep: (endpoint, driver), demo, .. } = self;
+        let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
+        let connections = Connections::new(router);
+        let mut sweeps = interval(SWEEP_INTERVAL);
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                _ = sweeps.tick() => service.sweep(),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => connections.serve(stream, peer),
+                    Err(error) => {
+                        // The peer's fault, or a lack of descriptors that passes.
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        if !matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) {
+                            sleep(Duration::from_millis(100)).await;
+                        }
+                    }
+                },
+            }
+        }
+        tracing::info!("shutting down");
+        service.sessions().close_all();
+        endpoint.shut_down();
+        connections.drain().await;
+        drop(demo);
+        match peers.join() {
+            Ok(ended) => ended,
+            Err(_) => Err(Error::new(Kind::Internal, "the WebRTC driver panicked")),
+        }
+    }
+}
+
+/// Everything that is served on the one TCP port.
+fn assemble(service: &Service, endpoint: whep::Endpoint, guarded: bool) -> Router {
+    let gate = Arc::new(Gate { service: service.clone() });
+    let peers = whep::http::State::new(endpoint, service.sessions().clone(), gate);
+    let media = Media { sessions: service.sessions().clone(), clock: clock::now };
+    Router::new()
+        .merge(http::routes(service.clone()))
+        .merge(http::metrics(service.clone(), guarded))
+        .merge(websocket::router(media))
+        .merge(whep::http::router(peers))
+        .merge(grpc::routes(service.clone()))
+        .fallback(http::not_found)
+        .layer(middleware::from_fn(http::harden))
+}
+
+/// The TCP connections of one gateway.
+struct Connections {
+    router: Router,
+    builder: auto::Builder<TokioExecutor>,
+    graceful: GracefulShutdown,
+    permits: Arc<Semaphore>,
+}
+
+impl Connections {
+    fn new(router: Router) -> Self {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(MAX_FRAME)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        Self {
+            router,
+            builder,
+            graceful: GracefulShutdown::new(),
+            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one was refused");
+            return;
+        };
+        prepare(&stream);
+        let router = self.router.clone().map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request
+        });
+        let service = TowerToHyperService::new(router);
+        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let connection = self.graceful.watch(connection.into_owned());
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection");
+            }
+            drop(permit);
+        });
+    }
+
+    async fn drain(self) {
+        if timeout(DRAIN, self.graceful.shutdown()).await.is_err() {
+            tracing::debug!("some connections did not finish in time");
+        }
+    }
+}
+
+/// Media must not wait for an acknowledgement (Nagle), and must not pile up in the kernel where
+/// the slow-viewer rule does not see it.
+fn prepare(stream: &TcpStream) {
+    /// Bytes the kernel may hold unsent; some tens of milliseconds of a busy desktop.
+    const UNSENT: u32 = 128 << 10;
+    let results =
+        [stream.set_nodelay(true).map_err(|error| error.to_string()), limit_unsent(stream, UNSENT)];
+    for error in results.into_iter().filter_map(std::result::Result::err) {
+        tracing::debug!(error, "a socket option was refused");
+    }
+}
+
+fn limit_unsent(stream: &TcpStream, bytes: u32) -> std::result::Result<(), String> {
+    socket2::SockRef::from(stream).set_tcp_notsent_lowat(bytes).map_err(|error| error.to_string())
+}
+
+async fn start_demo() -> Result<Demo> {
+    match tokio::task::spawn_blocking(|| Demo::start(DEMO_SIZE)).await {
+        Ok(demo) => demo,
+        Err(error) => Err(Error::new(Kind::Internal, "the demo desktop failed").source(error)),
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => "Stop what listens there, or choose another with `--listen`",
+            ErrorKind::PermissionDenied => "Choose a port above 1023 with `--listen`",
+            _ => "Choose an address of this machine with `--listen`",
+        };
+        Error::new(Kind::Io, format!("cannot listen on `{address}`"))
+            .with("listen", address)
+            .hint(hint)
+            .source(error)
+    })
+}
+
+/// An address to type into a browser on this machine: `0.0.0.0` is not one.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        let loopback = match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        address.set_ip(loopback);
+    }
+    address
+}

@@ -1,0 +1,225 @@
+//! What a gateway is told before it starts, and the values that follow from it.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use spaceport_types::{Error, Kind, Redacted, Result};
+
+/// The TCP port of a Space, by the public contract.
+pub const HTTP_PORT: u16 = 3211;
+
+/// The UDP port that all WebRTC peers share.
+pub const WEBRTC_PORT: u16 = 3213;
+
+/// Configuration of one gateway. Flags, environment and files end up here.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where HTTP, gRPC and the media socket listen. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The UDP port for WebRTC, on the same address. 0 takes a free one.
+    pub webrtc_port: u16,
+    /// Further addresses at which WebRTC peers can reach this machine, for example its public one.
+    pub advertise: Vec<IpAddr>,
+    /// The X display to show, for example `:0`. `None`: what the environment says.
+    pub display: Option<String>,
+    /// Start a virtual desktop with something moving on it, and show that.
+    pub demo: bool,
+    /// Offer the generated test pattern as a further display.
+    pub test_pattern: bool,
+    /// Where the token, the endpoints and everything else that outlives a run is kept.
+    pub state_dir: PathBuf,
+    /// The Space token. `None`: the one in the state directory, made when missing.
+    pub token: Option<Redacted<String>>,
+    /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
+    pub encoder: Option<String>,
+}
+
+impl Config {
+    /// The defaults, with everything that outlives a run under `state_dir`.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), HTTP_PORT),
+            webrtc_port: WEBRTC_PORT,
+            advertise: Vec::new(),
+            display: None,
+            demo: false,
+            test_pattern: false,
+            state_dir: state_dir.into(),
+            token: None,
+            encoder: None,
+        }
+    }
+
+    /// The token clients must show: the configured one, or the one in the state directory.
+    ///
+    /// A token that nobody chose is only good enough where nobody else can reach it, so listening
+    /// beyond loopback without one is refused.
+    ///
+    /// # Errors
+    ///
+    /// `precondition_failed` for a bind beyond loopback without a token; `io` when the state
+    /// directory cannot be used.
+    pub(crate) fn resolve_token(&self) -> Result<Redacted<String>> {
+        if let Some(token) = &self.token {
+            return check_token(token.clone());
+        }
+        if !self.listen.ip().is_loopback() {
+            return Err(Error::new(
+                Kind::PreconditionFailed,
+                format!("listening on `{}` needs a token", self.listen),
+            )
+            .with("listen", self.listen)
+            .hint("Set `SPACEPORT_TOKEN`, or give `--token-file`, or listen on 127.0.0.1"));
+        }
+        let path = self.token_path();
+        match read_secret(&path) {
+            Ok(token) => Ok(token),
+            Err(error) if error.kind() == Kind::NotFound => {
+                let token = random_token()?;
+                write_private(&path, token.expose())?;
+                Ok(token)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a generated token is kept.
+    pub fn token_path(&self) -> PathBuf {
+        self.state_dir.join("token")
+    }
+}
+
+/// Reads a token from a file that nobody else can read.
+///
+/// # Errors
+///
+/// `not_found`, `permission_denied` when others can read it, `invalid_argument` when it is empty,
+/// `io` otherwise.
+pub fn read_secret(path: &Path) -> Result<Redacted<String>> {
+    let shown = path.display().to_string();
+    let metadata = fs::metadata(path).map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => Kind::NotFound,
+            _ => Kind::Io,
+        };
+        Error::new(kind, format!("`{shown}` cannot be read")).with("path", &shown).source(error)
+    })?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(Error::new(
+            Kind::PermissionDenied,
+            format!("`{shown}` can be read by others (mode {mode:03o})"),
+        )
+        .with("path", &shown)
+        .hint(format!("Run `chmod 600 {shown}`")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| Error::from(error).with("path", &shown))?;
+    check_token(Redacted::new(text.trim().to_owned()))
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        let message = format!("`{}` cannot be written", path.display());
+        Error::new(Kind::Io, message)
+            .with("path", path.display())
+            .hint("Give a folder you may write to with `--state-dir`")
+            .source(error)
+    };
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    }
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&partial)
+        .map_err(failed)?;
+    file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    fs::rename(&partial, path).map_err(failed)
+}
+
+/// A token must fit an HTTP header, and there must be one.
+fn check_token(token: Redacted<String>) -> Result<Redacted<String>> {
+    let text = token.expose();
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::new(
+            Kind::InvalidArgument,
+            "the token is empty or has characters that do not fit a header",
+        )
+        .hint("Use letters, digits and punctuation, without spaces"));
+    }
+    Ok(token)
+}
+
+fn random_token() -> Result<Redacted<String>> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).map_err(|error| {
+        Error::new(Kind::Io, "the system gave no random bytes").with("reason", error)
+    })?;
+    Ok(Redacted::new(URL_SAFE_NO_PAD.encode(bits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir()
+                .join(format!("spaceport-config-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_generated_token_is_kept_private_and_used_again() {
+        let folder = Folder::new("generated");
+        let config = Config::new(&folder.0);
+        let first = config.resolve_token().unwrap();
+        assert_eq!(config.resolve_token().unwrap(), first);
+        let mode = fs::metadata(config.token_path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_token_file_that_others_can_read_is_refused() {
+        let folder = Folder::new("readable");
+        let path = folder.0.join("token");
+        fs::write(&path, "secret\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_secret(&path).unwrap_err().kind(), Kind::PermissionDenied);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_secret(&path).unwrap().expose(), "secret");
+    }
+
+    #[test]
+    fn beyond_loopback_a_token_must_be_chosen() {
+        let folder = Folder::new("beyond");
+        let mut config = Config::new(&folder.0);
+        config.listen = "0.0.0.0:0".parse().unwrap();
+        let error = config.resolve_token().unwrap_err();
+        assert_eq!(error.kind(), Kind::PreconditionFailed);
+        assert!(error.report().hint.unwrap().contains("SPACEPORT_TOKEN"));
+        config.token = Some(Redacted::new("chosen".to_owned()));
+        assert_eq!(config.resolve_token().unwrap().expose(), "chosen");
+    }
+}

@@ -1,0 +1,176 @@
+//! What a gateway says over plain HTTP: health, metrics, the viewer page, and how the page opens a
+//! stream.
+
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::header::{CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use spaceport_types::{Error, Kind, Result};
+
+pub(crate) use spaceport_transport::problem::problem;
+
+use crate::service::{OpenRequest, Opened, Service};
+use crate::{assets, auth, metrics};
+
+/// The largest body that any of these routes takes.
+const MAX_BODY: usize = 64 << 10;
+
+/// The open routes: health, the page and its assets, and opening a stream with a viewer ticket.
+pub(crate) fn routes(service: Service) -> Router {
+    Router::new()
+        .route("/", get(|| to("viewer/")))
+        .route("/health", get(health))
+        .route("/viewer", get(|| to("viewer/")))
+        .route("/viewer/", get(assets::index))
+        .route("/viewer/{*path}", get(assets::file))
+        .route("/viewer/open", post(open))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(service)
+}
+
+/// `/metrics`; behind the token when others than this machine can ask.
+pub(crate) fn metrics(service: Service, guarded: bool) -> Router {
+    let auth = service.auth().clone();
+    let router = Router::new().route("/metrics", get(render_metrics)).with_state(service);
+    if guarded {
+        router.layer(middleware::from_fn_with_state(auth, auth::require_token))
+    } else {
+        router
+    }
+}
+
+/// What no route matches.
+pub(crate) async fn not_found(request: Request) -> Response {
+    let path = request.uri().path();
+    problem(
+        &Error::new(Kind::NotFound, format!("there is nothing at `{path}`"))
+            .hint("The viewer page is at `/viewer/`"),
+    )
+}
+
+/// Headers that every answer carries.
+pub(crate) async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
+    response
+}
+
+/// A relative redirect, so that it holds under any path prefix.
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn to(path: &'static str) -> Response {
+    let mut response = StatusCode::TEMPORARY_REDIRECT.into_response();
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static(path));
+    response
+}
+
+/// 204 when everything works, a problem that names the fault when something does not.
+async fn health(State(service): State<Service>) -> Response {
+    let (components, _) = service.health().await;
+    let faults: Vec<_> = components
+        .into_iter()
+        .filter_map(|component| Some((component.name, component.fault?)))
+        .collect();
+    if faults.is_empty() {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let mut error = Error::new(Kind::SpacesdNotAvailable, "not everything works here")
+        .hint("Run `spaceport doctor` on this machine")
+        .retry_after(Duration::from_secs(5));
+    for (name, fault) in faults {
+        error = error.with(name, fault);
+    }
+    let mut response = problem(&error);
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+async fn render_metrics(State(service): State<Service>) -> Response {
+    let mut response = metrics::render(service.sessions()).into_response();
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// What the viewer page asks for.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ViewerRequest {
+    display_id: Option<String>,
+    max_fps: u32,
+    max_dimension: u32,
+}
+
+/// The way in for a viewer page. Paths are relative to the gateway's origin and prefix.
+#[derive(Serialize)]
+struct ViewerAnswer {
+    session_id: String,
+    ticket: String,
+    ticket_expires_in_ms: u64,
+    ws_path: &'static str,
+    whep_path: &'static str,
+    codec: &'static str,
+    codecs: Vec<&'static str>,
+    frame_size: [u32; 2],
+    policy: &'static str,
+}
+
+async fn open(
+    State(service): State<Service>,
+    headers: HeaderMap,
+    body: axum::body::Bytes,
+) -> Response {
+    match open_viewer(&service, &headers, &body).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => problem(&error.operation("open_stream")),
+    }
+}
+
+async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Result<ViewerAnswer> {
+    let ticket = auth::bearer(headers, "authorization").ok_or_else(|| {
+        Error::new(Kind::Unauthenticated, "the page was opened without a ticket")
+            .hint("Use the whole address that `spaceport serve` printed, `#ticket=` included")
+    })?;
+    let wanted: ViewerRequest = if body.is_empty() {
+        ViewerRequest::default()
+    } else {
+        serde_json::from_slice(body).map_err(|error| {
+            Error::new(Kind::InvalidArgument, "the request is not the JSON it should be")
+                .source(error)
+        })?
+    };
+    let request = OpenRequest {
+        display: wanted.display_id,
+        max_fps: wanted.max_fps,
+        max_dimension: wanted.max_dimension,
+        ..OpenRequest::default()
+    };
+    let opened = service.open_viewer(ticket, request).await?;
+    Ok(answer(service, &opened))
+}
+
+fn answer(service: &Service, opened: &Opened) -> ViewerAnswer {
+    let size = opened.geometry.frame_size;
+    ViewerAnswer {
+        session_id: opened.session_id.to_string(),
+        ticket: opened.ticket.expose().clone(),
+        ticket_expires_in_ms: opened.expires_in.as_millis() as u64,
+        ws_path: "/media",
+        whep_path: "/whep",
+        codec: opened.codec.name(),
+        codecs: service.codecs().iter().map(|codec| codec.name()).collect(),
+        frame_size: [size.width, size.height],
+        policy: match opened.policy {
+            spaceport_session::Policy::ViewOnly => "view_only",
+            spaceport_session::Policy::BackgroundOnly => "background_only",
+            spaceport_session::Policy::AllowActivation => "allow_activation",
+        },
+    }
+}

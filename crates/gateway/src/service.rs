@@ -1,0 +1,478 @@
+//! Every verb once. `grpc` and `http` translate to and from what stands here, and add nothing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use spaceport_media::encode;
+use spaceport_session::{
+    Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
+};
+use spaceport_types::{
+    Bitrate, Cause, Codec, Error, Geometry, Kind, Redacted, Result, SessionId, Target,
+};
+use tokio::time::Instant;
+
+pub use crate::machine::{Facts, Load};
+pub use crate::targets::{Display, TEST_PATTERN};
+
+use crate::auth::{Auth, ViewerGrant};
+use crate::targets::Targets;
+
+/// How long a viewer ticket lives when nothing is asked for.
+const VIEWER_TICKET_TTL: Duration = Duration::from_secs(600);
+
+/// What clients can ask of one gateway. Cloning it makes another handle.
+#[derive(Clone, Debug)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    sessions: Sessions,
+    auth: Arc<Auth>,
+    targets: Targets,
+    facts: Facts,
+    started: Instant,
+    /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
+    viewer_sessions: Mutex<BTreeMap<ViewerKey, SessionId>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ViewerKey {
+    target: Target,
+    max_fps: u32,
+    max_dimension: u32,
+}
+
+/// What this Space is and can do.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// Version of spaceport.
+    pub version: &'static str,
+    /// The machine it runs on.
+    pub facts: Facts,
+    /// What it can show now.
+    pub displays: Vec<Display>,
+    /// What works, and what does not and why.
+    pub features: Vec<Feature>,
+    /// When the gateway started.
+    pub started_at: SystemTime,
+}
+
+/// One thing a Space can do, or not.
+#[derive(Clone, Debug)]
+pub struct Feature {
+    /// Its name in the public contract.
+    pub name: &'static str,
+    /// Whether it works here.
+    pub supported: bool,
+    /// Why not, or within which limits.
+    pub limitation: String,
+}
+
+/// How one part of the gateway is.
+#[derive(Clone, Debug)]
+pub struct Component {
+    /// Its name.
+    pub name: &'static str,
+    /// What is wrong with it, if something is.
+    pub fault: Option<String>,
+}
+
+/// A request to open a media session, as clients make it. Zeros and `None` mean the default.
+#[derive(Clone, Debug, Default)]
+pub struct OpenRequest {
+    /// The display, or the primary one.
+    pub display: Option<String>,
+    /// A window by id and epoch, instead of a display.
+    pub window: Option<(String, u64)>,
+    /// Codecs the client takes, the best first. Empty: any.
+    pub codecs: Vec<Codec>,
+    /// Frames per second at most.
+    pub max_fps: u32,
+    /// The longer side of a frame at most, in pixels.
+    pub max_dimension: u32,
+    /// Upper bound of the rate, in kilobits per second.
+    pub bitrate_kbps: u32,
+    /// The life of the ticket.
+    pub ticket_ttl: Option<Duration>,
+    /// Whether the client wants to resize the target.
+    pub bidirectional: bool,
+    /// What viewers may do.
+    pub policy: Policy,
+}
+
+/// An open media session, and the way in.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Names the session.
+    pub session_id: SessionId,
+    /// Opens attaches to it.
+    pub ticket: Redacted<String>,
+    /// When the ticket stops doing so.
+    pub expires_at: SystemTime,
+    /// How long that is from now; zero when the ticket was the caller's own.
+    pub expires_in: Duration,
+    /// Where the media socket is, relative to the gateway's origin and prefix, ticket included.
+    pub ws_path: Redacted<String>,
+    /// What sockets get.
+    pub codec: Codec,
+    /// The limits in force.
+    pub settings: Settings,
+    /// What frames show.
+    pub geometry: Geometry,
+    /// What viewers may do.
+    pub policy: Policy,
+}
+
+/// A way into the viewer page.
+#[derive(Clone, Debug)]
+pub struct ViewerTicket {
+    /// The ticket alone.
+    pub ticket: Redacted<String>,
+    /// When it stops opening the page.
+    pub expires_at: SystemTime,
+    /// Path of the page with the ticket in the fragment, where no server or proxy logs it.
+    pub viewer_path: Redacted<String>,
+}
+
+impl Service {
+    pub(crate) fn new(sessions: Sessions, auth: Arc<Auth>, targets: Targets) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                sessions,
+                auth,
+                targets,
+                facts: Facts::read(),
+                started: Instant::now(),
+                viewer_sessions: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The media sessions.
+    pub fn sessions(&self) -> &Sessions {
+        &self.inner.sessions
+    }
+
+    /// Totals over everything that was captured, encoded and delivered.
+    pub fn counters(&self) -> &Counters {
+        self.inner.sessions.counters()
+    }
+
+    pub(crate) fn auth(&self) -> &Arc<Auth> {
+        &self.inner.auth
+    }
+
+    /// What this Space is and can do.
+    pub async fn capabilities(&self) -> Capabilities {
+        let displays = self.displays().await;
+        let desktop = match &displays {
+            Ok(_) if self.codecs().is_empty() => {
+                Some("no encoder works on this machine; run `spaceport doctor`".to_owned())
+            }
+            Ok(_) => None,
+            Err(error) => Some(explain(error)),
+        };
+        let missing = |name, why: &str| Feature { name, supported: false, limitation: why.into() };
+        let features = vec![
+            Feature {
+                name: "desktop_stream",
+                supported: desktop.is_none(),
+                limitation: desktop.unwrap_or_default(),
+            },
+            Feature { name: "h264_sw", ..self.codec_feature(Codec::H264) },
+            missing("h264_hw", "hardware encoders are not used yet"),
+            missing("window_stream", "this version streams whole displays"),
+            missing("windows", "this version does not manage windows"),
+            missing("audio.desktop", "this version streams pictures only"),
+            missing("quic_media", "this version serves WebSocket and WebRTC"),
+        ];
+        Capabilities {
+            version: env!("CARGO_PKG_VERSION"),
+            facts: self.inner.facts.clone(),
+            displays: displays.unwrap_or_default(),
+            features,
+            started_at: wall_clock(self.inner.started),
+        }
+    }
+
+    fn codec_feature(&self, codec: Codec) -> Feature {
+        let supported = self.codecs().contains(&codec);
+        let limitation = if supported { "" } else { "no encoder works; run `spaceport doctor`" };
+        Feature { name: codec.name(), supported, limitation: limitation.into() }
+    }
+
+    /// How the gateway's parts are, and how long it has run.
+    pub async fn health(&self) -> (Vec<Component>, Duration) {
+        let display = self.displays().await.err().map(|error| explain(&error));
+        let encoder = self.codecs().is_empty().then(|| "no encoder works".to_owned());
+        let components = vec![
+            Component { name: "display", fault: display },
+            Component { name: "encoder", fault: encoder },
+        ];
+        (components, self.inner.started.elapsed())
+    }
+
+    /// How busy the machine is; `disk` names the file system to look at.
+    pub fn load(&self, disk: &Path) -> Load {
+        Load::read(disk)
+    }
+
+    /// What can be shown now, the primary display first.
+    ///
+    /// # Errors
+    ///
+    /// `stream` with cause `capture_failed` when there is no display to show.
+    pub async fn displays(&self) -> Result<Vec<Display>> {
+        let targets = self.inner.targets.clone();
+        blocking(move || targets.displays()).await
+    }
+
+    /// What this machine can encode, the best first.
+    pub fn codecs(&self) -> Vec<Codec> {
+        let mut codecs = Vec::new();
+        for result in encode::probe().iter().filter(|result| result.works) {
+            if !codecs.contains(&result.codec) {
+                codecs.push(result.codec);
+            }
+        }
+        codecs
+    }
+
+    /// Opens a media session.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` for an unknown display, `capability_missing` for a window, `stream` with cause
+    /// `codec_unavailable` or `capture_failed`, and what [`Sessions::open`] returns.
+    pub async fn open(&self, request: OpenRequest) -> Result<Opened> {
+        let (info, ticket) = self.open_session(request).await?;
+        Ok(opened(info, &ticket))
+    }
+
+    async fn open_session(&self, request: OpenRequest) -> Result<(SessionInfo, Ticket)> {
+        if request.window.is_some() {
+            return Err(Error::new(
+                Kind::CapabilityMissing,
+                "this version streams whole displays, not windows",
+            )
+            .with("feature", "window_stream")
+            .operation("open_stream")
+            .hint("Open the display that the window is on"));
+        }
+        let codec = self.choose_codec(&request.codecs)?;
+        let display = self.find_display(request.display).await?;
+        let bitrate = match request.bitrate_kbps {
+            0 => None,
+            kbps => Some(Bitrate::from_kbps(kbps)),
+        };
+        let open = Open {
+            target: display.target,
+            bounds: display.bounds,
+            codec,
+            max_fps: request.max_fps,
+            max_dimension: request.max_dimension,
+            bitrate,
+            policy: Policy::ViewOnly,
+            ticket_ttl: request.ticket_ttl,
+        };
+        let opened = self.inner.sessions.open(open, Instant::now().into_std())?;
+        tracing::info!(session = opened.info.id.short(), %codec, "session opened");
+        Ok((opened.info, opened.ticket))
+    }
+
+    fn choose_codec(&self, wanted: &[Codec]) -> Result<Codec> {
+        let available = self.codecs();
+        let sockets_take = |codec: &Codec| *codec == Codec::H264; // what the public contract names
+        let choice = if wanted.is_empty() {
+            available.iter().copied().find(sockets_take)
+        } else {
+            wanted.iter().copied().find(|codec| sockets_take(codec) && available.contains(codec))
+        };
+        choice.ok_or_else(|| {
+            let names = |codecs: &[Codec]| {
+                codecs.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ")
+            };
+            Error::because(Cause::CodecUnavailable, "none of the wanted codecs can be encoded here")
+                .with("wanted", names(wanted))
+                .with("available", names(&available))
+                .hint("Ask for h264; `spaceport doctor` says which encoders work and why not")
+        })
+    }
+
+    async fn find_display(&self, id: Option<String>) -> Result<Display> {
+        let targets = self.inner.targets.clone();
+        blocking(move || targets.find(id.as_deref())).await
+    }
+
+    /// Changes the limits of a session; zeros keep what is. Returns what is in force then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sessions::set_preferences`].
+    pub fn set_preferences(
+        &self,
+        id: &SessionId,
+        max_fps: u32,
+        max_dimension: u32,
+        bitrate_kbps: u32,
+    ) -> Result<Settings> {
+        let set = |value: u32| (value > 0).then_some(value);
+        let wanted = Preferences {
+            max_fps: set(max_fps),
+            max_dimension: set(max_dimension),
+            bitrate: set(bitrate_kbps).map(Bitrate::from_kbps),
+        };
+        self.inner.sessions.set_preferences(id, wanted)
+    }
+
+    /// Asks for a keyframe for every viewer of a session.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`.
+    pub fn request_keyframe(&self, id: &SessionId) -> Result<()> {
+        self.inner.sessions.request_keyframe(id)
+    }
+
+    /// Closes a session.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`.
+    pub fn close(&self, id: &SessionId) -> Result<()> {
+        self.inner.sessions.close(id)
+    }
+
+    /// A ticket for the viewer page.
+    ///
+    /// # Errors
+    ///
+    /// `limit_exceeded` when too many are out.
+    pub fn viewer_ticket(&self, ttl: Option<Duration>, policy: Policy) -> Result<ViewerTicket> {
+        let now = Instant::now();
+        let ttl = ttl.unwrap_or(VIEWER_TICKET_TTL);
+        let ticket = self.inner.auth.viewer_ticket(ViewerGrant { policy }, ttl, now.into_std())?;
+        let viewer_path = format!("/viewer/#ticket={}", ticket.secret.expose());
+        Ok(ViewerTicket {
+            expires_at: wall_clock(ticket.expires_at.into()),
+            ticket: ticket.secret,
+            viewer_path: Redacted::new(viewer_path),
+        })
+    }
+
+    /// Opens a media session for the holder of a viewer ticket, or returns the one it has. A media
+    /// ticket returns its own session.
+    ///
+    /// # Errors
+    ///
+    /// `unauthenticated` or `stream` for the ticket, and as [`Service::open`].
+    pub async fn open_viewer(&self, ticket: &str, request: OpenRequest) -> Result<Opened> {
+        let now = Instant::now().into_std();
+        let grant = match self.inner.auth.viewer(ticket, now) {
+            Ok(grant) => grant,
+            Err(error) if error.kind() == Kind::Unauthenticated => {
+                let id = self.inner.sessions.redeem(ticket, now)?;
+                let info = self.inner.sessions.info(&id)?;
+                let secret = Redacted::new(ticket.to_owned());
+                return Ok(opened(info, &Ticket { secret, expires_at: now }));
+            }
+            Err(error) => return Err(error),
+        };
+        let (info, ticket) = self.shared_session(request, grant.policy).await?;
+        Ok(opened(info, &ticket))
+    }
+
+    /// The session that viewers of a display share, for a viewer that brings no ticket of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::open`].
+    pub async fn open_shared(&self, request: OpenRequest, policy: Policy) -> Result<SessionId> {
+        Ok(self.shared_session(request, policy).await?.0.id)
+    }
+
+    /// An open session with room for a further viewer, and a ticket to it.
+    async fn shared_session(
+        &self,
+        request: OpenRequest,
+        policy: Policy,
+    ) -> Result<(SessionInfo, Ticket)> {
+        let display = self.find_display(request.display.clone()).await?;
+        let key = ViewerKey {
+            target: display.target,
+            max_fps: request.max_fps,
+            max_dimension: request.max_dimension,
+        };
+        let known = self.viewer_sessions().get(&key).cloned();
+        let now = Instant::now().into_std();
+        if let Some(id) = known
+            && let Ok(info) = self.inner.sessions.info(&id)
+            && info.sockets < self.inner.sessions.limits().sockets_per_session
+            && let Ok(ticket) = self.inner.sessions.ticket(&id, request.ticket_ttl, now)
+        {
+            return Ok((info, ticket));
+        }
+        let (info, ticket) = self.open_session(OpenRequest { policy, ..request }).await?;
+        let mut sessions = self.viewer_sessions();
+        sessions.retain(|_, id| self.inner.sessions.info(id).is_ok());
+        sessions.insert(key, info.id.clone());
+        drop(sessions);
+        Ok((info, ticket))
+    }
+
+    fn viewer_sessions(&self) -> std::sync::MutexGuard<'_, BTreeMap<ViewerKey, SessionId>> {
+        self.inner.viewer_sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends what has expired. To be called every few seconds.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now().into_std();
+        self.inner.sessions.sweep(now);
+        self.inner.auth.sweep(now);
+    }
+}
+
+fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
+    Opened {
+        ws_path: Redacted::new(format!("/media?ticket={}", ticket.secret.expose())),
+        ticket: ticket.secret.clone(),
+        expires_at: wall_clock(ticket.expires_at.into()),
+        expires_in: Instant::from_std(ticket.expires_at).saturating_duration_since(Instant::now()),
+        session_id: info.id,
+        codec: info.codec,
+        settings: info.settings,
+        geometry: info.geometry,
+        policy: info.policy,
+    }
+}
+
+/// An error as one line of text, for a capability's limitation.
+fn explain(error: &Error) -> String {
+    let report = error.report();
+    match report.hint {
+        Some(hint) => format!("{}; {hint}", report.message),
+        None => report.message,
+    }
+}
+
+/// What the wall clock says at `instant`.
+#[expect(clippy::disallowed_methods, reason = "the public contract speaks in wall-clock time")]
+fn wall_clock(instant: Instant) -> SystemTime {
+    let (now, wall) = (Instant::now(), SystemTime::now());
+    if instant >= now { wall + (instant - now) } else { wall - (now - instant) }
+}
+
+/// Runs what waits for the X server or a device where waiting stops nobody else.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Error::new(Kind::Internal, "a background task failed").source(error)),
+    }
+}
