@@ -588,3 +588,466 @@ impl Wake for EventFd {
         let _written = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread::Thread;
+
+    use bytes::Bytes;
+    use spaceport_session::{
+        Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
+    };
+    use spaceport_testkit::Xvfb;
+    use spaceport_types::{Bitrate, Packet, SessionId, Target};
+    use x11rb::connection::Connection;
+    use x11rb::protocol::xproto::{ConnectionExt as _, CreateGCAux, Rectangle};
+    use x11rb::rust_connection::RustConnection;
+
+    use super::*;
+    use crate::Frame;
+    use crate::capture::pattern;
+    use crate::encode::Encoded;
+
+    const SHORT: Timing =
+        Timing { linger: Duration::from_millis(100), patience: Duration::from_millis(400) };
+
+    /// Starts every stream with the same parts, in threads that the test can wait for.
+    struct Starter<P> {
+        parts: P,
+        threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    }
+
+    impl<P: Parts + Clone + Sync> Launch for Starter<P> {
+        fn launch(&self, publisher: Publisher) {
+            let thread = start(publisher, self.parts.clone(), SHORT).unwrap();
+            self.threads.lock().unwrap().push(thread);
+        }
+    }
+
+    /// A gateway's worth of sessions with one session open.
+    struct Space {
+        sessions: Sessions,
+        session: SessionId,
+        threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    }
+
+    impl Space {
+        fn with(parts: impl Parts + Clone + Sync, target: Target, max_fps: u32) -> Self {
+            let threads = Arc::default();
+            let launch = Arc::new(Starter { parts, threads: Arc::clone(&threads) });
+            let sessions = Sessions::new(Limits::default(), launch);
+            let open = Open {
+                target,
+                bounds: Rect::new(0, 0, 640, 480),
+                codec: Codec::H264,
+                max_fps,
+                max_dimension: 0,
+                bitrate: Some(Bitrate::from_kbps(8_000)),
+                policy: Policy::default(),
+                ticket_ttl: None,
+            };
+            let session = sessions.open(open, clock::instant()).unwrap().info.id;
+            Self { sessions, session, threads }
+        }
+
+        fn on(server: &Xvfb) -> Self {
+            let mut config = Config::default();
+            config.capture.display = Some(server.display().to_owned());
+            let target = Target::Display { display_id: "primary".to_owned() };
+            Self::with(config, target, 60)
+        }
+
+        fn attach(&self) -> Viewer {
+            let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket };
+            Viewer(self.sessions.attach(&self.session, attach).unwrap())
+        }
+
+        /// Closes the session and waits for the threads: one that hangs fails the test.
+        fn end(self) {
+            self.sessions.close_all();
+            for thread in std::mem::take(&mut *self.threads.lock().unwrap()) {
+                thread.join().unwrap();
+            }
+            assert_eq!(self.sessions.counters().pipelines.get(), 0);
+        }
+
+        fn captured(&self) -> u64 {
+            self.sessions.counters().captured.get()
+        }
+    }
+
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    struct Viewer(Subscriber);
+
+    impl Viewer {
+        /// The next event, or `None` when there is none for a while.
+        fn event_within(&mut self, time: Duration) -> Option<Event> {
+            let until = clock::instant() + time;
+            let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+            loop {
+                self.0.set_waker(&waker);
+                if let Some(event) = self.0.try_recv() {
+                    return Some(event);
+                }
+                let left = until.saturating_duration_since(clock::instant());
+                if left.is_zero() {
+                    return None;
+                }
+                std::thread::park_timeout(left);
+            }
+        }
+
+        fn event(&mut self) -> Event {
+            self.event_within(Duration::from_secs(5)).expect("nothing came for five seconds")
+        }
+
+        fn packet(&mut self) -> Packet {
+            match self.event() {
+                Event::Packet(packet) => packet,
+                other => panic!("{other:?} instead of a packet"),
+            }
+        }
+
+        /// Takes what comes until nothing does for half a second.
+        fn until_still(&mut self) -> usize {
+            let mut packets = 0;
+            while let Some(event) = self.event_within(Duration::from_millis(500)) {
+                assert!(matches!(event, Event::Packet(_)), "{event:?}");
+                packets += 1;
+            }
+            packets
+        }
+    }
+
+    /// A source that changes when told so by nobody: always.
+    #[derive(Clone, Default)]
+    struct Fakes {
+        /// How often sources fail to open from now on.
+        source_fails: Arc<AtomicUsize>,
+        /// A running source fails while this is not zero, once for each.
+        source_breaks: Arc<AtomicUsize>,
+        /// Which encoders were opened.
+        opened: Arc<Mutex<Vec<String>>>,
+        /// Encoders of these names fail at every picture.
+        broken: Vec<&'static str>,
+    }
+
+    fn take_one(counter: &AtomicUsize) -> bool {
+        counter.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+
+    impl Parts for Fakes {
+        fn source(&self, _: &Publisher, _: u32) -> Result<Box<dyn Source>> {
+            if take_one(&self.source_fails) {
+                return Err(Error::because(Cause::CaptureFailed, "not there"));
+            }
+            let source = pattern::TestPattern::new(pattern::Config::default());
+            Ok(Box::new(FakeSource { source, breaks: Arc::clone(&self.source_breaks) }))
+        }
+
+        fn encoders(&self, _: Codec) -> Vec<String> {
+            vec!["first".to_owned(), "second".to_owned()]
+        }
+
+        fn encoder(&self, _: &encode::Config, name: Option<String>) -> Result<Box<dyn Encoder>> {
+            let name = name.unwrap();
+            let broken = self.broken.contains(&name.as_str());
+            self.opened.lock().unwrap().push(name);
+            Ok(Box::new(FakeEncoder { broken }))
+        }
+    }
+
+    struct FakeSource {
+        source: pattern::TestPattern,
+        breaks: Arc<AtomicUsize>,
+    }
+
+    impl Source for FakeSource {
+        fn bounds(&self) -> Rect {
+            self.source.bounds()
+        }
+
+        fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn next_due(&self) -> Option<Duration> {
+            self.source.next_due()
+        }
+
+        fn has_damage(&mut self, now: Duration) -> Result<bool> {
+            if take_one(&self.breaks) {
+                return Err(Error::because(Cause::CaptureFailed, "gone"));
+            }
+            self.source.has_damage(now)
+        }
+
+        fn grab(&mut self, now: Duration, full: bool) -> Result<Frame<'_>> {
+            self.source.grab(now, full)
+        }
+    }
+
+    struct FakeEncoder {
+        broken: bool,
+    }
+
+    impl Encoder for FakeEncoder {
+        fn codec(&self) -> Codec {
+            Codec::H264
+        }
+
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn encode(&mut self, _: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
+            if self.broken {
+                return Err(Error::because(Cause::EncoderFailed, "broken"));
+            }
+            let payload = Bytes::from_static(&[0; 1000]);
+            Ok(Some(Encoded { payload, keyframe: mode == Mode::Keyframe }))
+        }
+
+        fn set_bitrate(&mut self, _: Bitrate) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pattern_of(fps: u32) -> Config {
+        let mut config = Config::default();
+        config.capture.pattern = pattern::Config { fps, ..pattern::Config::default() };
+        config
+    }
+
+    #[test]
+    fn nothing_is_read_before_somebody_watches_nor_after_everybody_left() {
+        let space = Space::with(pattern_of(60), Target::TestPattern, 60);
+        let pipelines = || space.sessions.counters().pipelines.get();
+        assert_eq!((space.captured(), pipelines()), (0, 0));
+        let mut viewer = space.attach();
+        let first = viewer.packet();
+        assert!(first.keyframe && first.codec_epoch == 1 && !first.payload.is_empty());
+        assert_eq!(first.geometry.frame_size, Size::new(1280, 720));
+        for _ in 0..5 {
+            assert!(!viewer.packet().keyframe);
+        }
+        assert_eq!(pipelines(), 1);
+
+        drop(viewer);
+        while pipelines() > 0 {
+            std::thread::yield_now();
+        }
+        let captured = space.captured();
+        std::thread::park_timeout(Duration::from_millis(100));
+        assert_eq!(space.captured(), captured);
+        let first = space.attach().packet();
+        assert!(first.keyframe, "a new encoder starts with a keyframe");
+        space.end();
+    }
+
+    #[test]
+    fn a_viewer_that_does_not_read_stops_the_capture() {
+        let space = Space::with(Fakes::default(), Target::TestPattern, 120);
+        let mut reader = space.attach();
+        reader.packet();
+        drop(reader);
+        let mut idle = space.attach();
+        // Two pictures wait, a third may have been on its way; at 30 a second, 300 ms bring more.
+        std::thread::park_timeout(Duration::from_millis(300));
+        let captured = space.captured();
+        std::thread::park_timeout(Duration::from_millis(300));
+        assert_eq!(space.captured(), captured, "captured for nobody");
+        while space.captured() < captured + 5 {
+            idle.packet();
+        }
+        space.end();
+    }
+
+    #[test]
+    fn the_frame_rate_is_an_upper_bound_that_can_be_changed() {
+        let space = Space::with(pattern_of(60), Target::TestPattern, 10);
+        let mut viewer = space.attach();
+        let mut last = viewer.packet().captured_at;
+        let start = last;
+        for _ in 0..8 {
+            let next = viewer.packet().captured_at;
+            assert!(next > last);
+            last = next;
+        }
+        assert!(last - start >= Duration::from_millis(760), "eight frames in {:?}", last - start);
+        let preferences = Preferences { max_fps: Some(60), ..Preferences::default() };
+        space.sessions.set_preferences(&space.session, preferences).unwrap();
+        while !viewer.packet().keyframe {}
+        let start = viewer.packet().captured_at;
+        let last = (0..30).map(|_| viewer.packet().captured_at).last().unwrap();
+        assert!(last - start < Duration::from_millis(1500), "thirty frames in {:?}", last - start);
+        space.end();
+    }
+
+    #[test]
+    fn a_smaller_picture_is_a_new_encoder_and_a_keyframe() {
+        let space = Space::with(pattern_of(30), Target::TestPattern, 30);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        let preferences = Preferences { max_dimension: Some(640), ..Preferences::default() };
+        space.sessions.set_preferences(&space.session, preferences).unwrap();
+        loop {
+            let packet = viewer.packet();
+            if packet.geometry.frame_size == Size::new(640, 360) {
+                assert!(packet.keyframe && packet.codec_epoch == 2);
+                break;
+            }
+        }
+        space.end();
+    }
+
+    #[test]
+    fn a_still_desktop_is_made_sharp_and_then_costs_nothing() {
+        let server = Xvfb::start(Size::new(640, 480)).unwrap();
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        let refined = viewer.until_still();
+        assert!(refined <= REFINES as usize, "{refined} packets of a still picture");
+        let captured = space.captured();
+        let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let before = cpu();
+        assert!(viewer.event_within(Duration::from_secs(1)).is_none());
+        assert_eq!(space.captured(), captured);
+        let used = Duration::try_from(cpu() - before).unwrap();
+        assert!(used < Duration::from_millis(2), "a still picture took {used:?} of a second");
+
+        // A keyframe that somebody asks for comes although nothing changes, once.
+        space.sessions.request_keyframe(&space.session).unwrap();
+        assert!(viewer.packet().keyframe);
+        assert!(viewer.until_still() <= REFINES as usize);
+        space.end();
+    }
+
+    #[test]
+    fn a_change_after_a_pause_is_sent_at_once() {
+        let server = Xvfb::start(Size::new(641, 479)).unwrap();
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        let (conn, screen) = RustConnection::connect(Some(server.display())).unwrap();
+        let root = conn.setup().roots[screen].root;
+        let gc = conn.generate_id().unwrap();
+        conn.create_gc(gc, root, &CreateGCAux::new().foreground(0xff_8000)).unwrap();
+        let before = clock::now();
+        let rect = Rectangle { x: 100, y: 100, width: 50, height: 50 };
+        conn.poly_fill_rectangle(root, gc, &[rect]).unwrap();
+        conn.flush().unwrap();
+        let packet = viewer.packet();
+        assert!(!packet.keyframe && packet.captured_at >= before);
+        // Generous for a busy machine; it is about a millisecond on an idle one.
+        assert!(packet.captured_at - before < Duration::from_millis(100));
+        space.end();
+    }
+
+    #[test]
+    fn a_killed_server_suspends_the_stream() {
+        let mut server = Xvfb::start(Size::new(320, 240)).unwrap();
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        server.kill().unwrap();
+        let Event::Suspended(reason) = viewer.event() else { panic!("not suspended") };
+        assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
+        // How it goes on depends on who gets the free display number next.
+        space.end();
+    }
+
+    #[test]
+    fn a_source_that_stays_away_ends_the_stream() {
+        let fakes = Fakes::default();
+        fakes.source_fails.store(usize::MAX, SeqCst);
+        let space = Space::with(fakes, Target::TestPattern, 30);
+        let mut viewer = space.attach();
+        let Event::Suspended(reason) = viewer.event() else { panic!("not suspended") };
+        assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
+        let Event::Ended(reason) = viewer.event() else { panic!("not ended") };
+        assert_eq!(reason.cause(), Some(Cause::TargetGone));
+        space.end();
+    }
+
+    #[test]
+    fn a_source_that_comes_back_resumes_with_a_keyframe() {
+        let fakes = Fakes::default();
+        let space = Space::with(fakes.clone(), Target::TestPattern, 30);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        fakes.source_fails.store(1, SeqCst);
+        fakes.source_breaks.store(1, SeqCst);
+        loop {
+            match viewer.event() {
+                Event::Packet(_) => {}
+                Event::Suspended(reason) => {
+                    assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(viewer.event(), Event::Resumed));
+        let packet = viewer.packet();
+        assert!(packet.keyframe && packet.codec_epoch == 2);
+        space.end();
+    }
+
+    #[test]
+    fn a_failing_encoder_is_replaced_once_and_then_by_the_next() {
+        let fakes = Fakes { broken: vec!["first"], ..Fakes::default() };
+        let space = Space::with(fakes.clone(), Target::TestPattern, 120);
+        assert!(space.attach().packet().keyframe);
+        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "first", "second"]);
+        space.end();
+
+        let fakes = Fakes { broken: vec!["first", "second"], ..Fakes::default() };
+        let space = Space::with(fakes.clone(), Target::TestPattern, 120);
+        let Event::Ended(reason) = space.attach().event() else { panic!("not ended") };
+        assert_eq!(reason.cause(), Some(Cause::EncoderFailed));
+        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "first", "second", "second"]);
+        space.end();
+    }
+
+    #[test]
+    fn a_display_that_is_not_ours_ends_the_stream_at_once() {
+        let server = Xvfb::start(Size::new(320, 240)).unwrap();
+        let mut config = Config::default();
+        config.capture.display = Some(server.display().to_owned());
+        let target = Target::Display { display_id: "elsewhere:0".to_owned() };
+        let space = Space::with(config, target, 60);
+        let Event::Ended(reason) = space.attach().event() else { panic!("not ended") };
+        assert_eq!(reason.kind(), Kind::NotFound);
+        space.end();
+    }
+
+    #[test]
+    fn slots_neither_drift_nor_bunch() {
+        let millis = Duration::from_millis;
+        let mut pace = Pace::default();
+        assert_eq!(pace.next(100), Duration::ZERO, "the first picture comes at once");
+        pace.took(millis(1000), 100);
+        for frame in 1..1000 {
+            // Always woken a millisecond late, yet as many pictures as slots.
+            assert_eq!(pace.next(100), millis(1000 + 10 * frame));
+            pace.took(millis(1001 + 10 * frame), 100);
+        }
+        let pause = millis(60_000);
+        pace.took(pause, 100);
+        assert_eq!(pace.next(100), pause + millis(10), "slots missed in a pause are not made up");
+    }
+}

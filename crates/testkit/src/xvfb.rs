@@ -105,7 +105,7 @@ impl Drop for Xvfb {
         // already is what we want.
         if self.server.try_wait().is_ok_and(|status| status.is_none()) {
             let pid = rustix::process::Pid::from_child(&self.server);
-            drop(rustix::process::kill_process(pid, rustix::process::Signal::TERM));
+            let _asked = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         drop(self.server.wait());
         drop(std::fs::remove_dir_all(&self.folder));

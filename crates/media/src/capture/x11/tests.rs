@@ -316,8 +316,14 @@ fn a_killed_server_is_a_typed_error() {
     assert!(error.report().hint.is_some());
     let error = other.grab(Duration::ZERO, false).unwrap_err();
     assert_eq!(error.cause(), Some(Cause::CaptureFailed));
-    let error = Desktop::open(Some(server.display()), &Options::default()).unwrap_err();
+}
+
+#[test]
+fn a_display_that_nobody_serves_is_a_typed_error() {
+    // A number that no server gets: they count up from 0.
+    let error = Desktop::open(Some(":59999"), &Options::default()).unwrap_err();
     assert_eq!(error.cause(), Some(Cause::CaptureFailed));
+    assert!(error.report().hint.is_some());
 }
 
 #[test]
