@@ -16,7 +16,7 @@ pub(super) fn display(display: Display) -> pb::Display {
         native_size: Some(size(Size::new(display.bounds.width, display.bounds.height))),
         bounds: Some(rect(display.bounds)),
         scale_factor: 1.0, // X11 has no logical units: its desktop is laid out in pixels
-        refresh_rate_hz: display.refresh_hz,
+        refresh_rate_hz: display.refresh_hz.round() as u32,
         rotation_degrees: 0,
     }
 }

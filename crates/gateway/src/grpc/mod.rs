@@ -143,11 +143,9 @@ fn unsupported(path: &str) -> Error {
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
     unreachable_pub,
+    unused_qualifications,
     reason = "generated"
 )]
 mod generated {
     tonic::include_proto!("cua.env.v1");
 }
-
-#[cfg(test)]
-mod tests;
