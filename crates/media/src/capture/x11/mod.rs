@@ -392,13 +392,16 @@ pub fn resolve(configured: Option<&str>, id: &str) -> Result<String> {
 }
 
 fn parse(display: Option<&str>) -> Result<ParsedDisplay> {
-    parse_display(display).map_err(|error| {
+    let invalid = || {
         let message = match display {
             Some(display) => format!("`{display}` is not the name of an X display"),
             None => "no X display is set".to_owned(),
         };
-        Error::new(Kind::HostCapabilityMissing, message).hint(NO_DISPLAY).source(error)
-    })
+        Error::new(Kind::HostCapabilityMissing, message).hint(NO_DISPLAY)
+    };
+    let parsed = parse_display(display).map_err(|error| invalid().source(error))?;
+    // Display n is TCP port 6000 + n, which x11rb adds up without looking.
+    if parsed.display > u16::MAX - 6000 { Err(invalid()) } else { Ok(parsed) }
 }
 
 fn id_of(display: &ParsedDisplay, screen: u16) -> String {

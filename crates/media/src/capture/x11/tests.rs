@@ -321,7 +321,7 @@ fn a_killed_server_is_a_typed_error() {
 #[test]
 fn a_display_that_nobody_serves_is_a_typed_error() {
     // A number that no server gets: they count up from 0.
-    let error = Desktop::open(Some(":59999"), &Options::default()).unwrap_err();
+    let error = Desktop::open(Some(":59000"), &Options::default()).unwrap_err();
     assert_eq!(error.cause(), Some(Cause::CaptureFailed));
     assert!(error.report().hint.is_some());
 }
@@ -364,5 +364,8 @@ fn only_displays_of_this_space_are_opened() {
         assert_eq!(resolve(Some(":7"), id).unwrap_err().kind(), Kind::NotFound, "{id}");
     }
     assert_eq!(resolve(Some(":7"), ":7.1").unwrap(), ":7.1");
-    assert_eq!(resolve(Some("what"), "primary").unwrap_err().kind(), Kind::HostCapabilityMissing);
+    for display in ["what", ":60000", ":-1", ""] {
+        let error = resolve(Some(display), "primary").unwrap_err();
+        assert_eq!(error.kind(), Kind::HostCapabilityMissing, "{display}");
+    }
 }
