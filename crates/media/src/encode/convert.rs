@@ -17,6 +17,10 @@ use crate::Frame;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// One plane of U and V in turn.
+    #[cfg_attr(
+        not(any(test, feature = "x264")),
+        expect(dead_code, reason = "only libx264 takes it")
+    )]
     Nv12,
     /// A plane of U, then a plane of V.
     I420,
@@ -80,11 +84,19 @@ impl Canvas {
     }
 
     /// The luma plane.
+    #[cfg_attr(
+        not(any(test, feature = "x264")),
+        expect(dead_code, reason = "only libx264 takes it")
+    )]
     pub(super) fn luma(&self) -> &[u8] {
         &self.planes[..self.coded.width as usize * self.coded.height as usize]
     }
 
     /// What the last update changed, in coded pixels; even, within `coded()`.
+    #[cfg_attr(
+        not(any(test, feature = "x264")),
+        expect(dead_code, reason = "only libx264 takes it")
+    )]
     pub(super) fn damage(&self) -> &[Rect] {
         &self.damage
     }
@@ -367,4 +379,167 @@ fn touched(taps: &[Taps], start: usize, end: usize) -> (u32, u32) {
     let first = taps.partition_point(|taps| taps.start + taps.weights.len() <= start);
     let last = taps.partition_point(|taps| taps.start < end);
     (first as u32, last.max(first) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::tests::Screen;
+
+    const CASES: [(Layout, Matrix); 2] =
+        [(Layout::Nv12, Matrix::Bt709), (Layout::I420, Matrix::Bt601)];
+
+    /// Sizes on and off the even grid and the width of a vector register, some smaller than both.
+    const SIZES: [(u32, u32); 7] =
+        [(640, 360), (789, 595), (1, 1), (2, 3), (33, 2), (127, 65), (17, 16)];
+
+    fn rectangles(size: Size) -> Vec<Rect> {
+        let Size { width, height } = size;
+        let all = [
+            Rect::new(0, 0, 1, 1),
+            Rect::new(width - 1, height - 1, 1, 1),
+            Rect::new(width / 2, 0, 1, height),
+            Rect::new(3, height - 1, width, 1),
+            Rect::new(width / 3, height / 3, width / 2 + 1, height / 2 + 1),
+            Rect::new(7, 5, 90, 31),
+        ];
+        all.into_iter().filter_map(|rect| rect.clamped(size)).collect()
+    }
+
+    /// What has to be in the planes, by definition: every chroma sample is the average of its four
+    /// pixels, and what lies beyond the picture repeats its edge.
+    fn reference(canvas: &Canvas, screen: &Screen, matrix: Matrix) -> Vec<f64> {
+        let (kr, kb) = match matrix {
+            Matrix::Bt601 => (0.299, 0.114),
+            Matrix::Bt709 => (0.2126, 0.0722),
+        };
+        let Size { width, height } = canvas.coded();
+        let pixel = |x: u32, y: u32| {
+            let (x, y) = (x.min(screen.size.width - 1), y.min(screen.size.height - 1));
+            let at = y as usize * screen.stride() + x as usize * 4;
+            [0, 1, 2].map(|channel| f64::from(screen.pixels[at + channel]))
+        };
+        let luma = |[b, g, r]: [f64; 3]| kr * r + (1.0 - kr - kb) * g + kb * b;
+        let mut planes = Vec::new();
+        for y in 0..height {
+            planes.extend((0..width).map(|x| 16.0 + luma(pixel(x, y)) * 219.0 / 255.0));
+        }
+        let mut chroma = [Vec::new(), Vec::new()];
+        for (x, y) in (0..height / 2).flat_map(|y| (0..width / 2).map(move |x| (x * 2, y * 2))) {
+            let four = [pixel(x, y), pixel(x + 1, y), pixel(x, y + 1), pixel(x + 1, y + 1)];
+            let mean = [0, 1, 2].map(|channel| four.iter().map(|p| p[channel]).sum::<f64>() / 4.0);
+            let [b, _, r] = mean;
+            chroma[0].push(128.0 + (b - luma(mean)) / (1.0 - kb) * 112.0 / 255.0);
+            chroma[1].push(128.0 + (r - luma(mean)) / (1.0 - kr) * 112.0 / 255.0);
+        }
+        let [u, v] = chroma;
+        match canvas.layout {
+            Layout::I420 => planes.extend(u.into_iter().chain(v)),
+            Layout::Nv12 => planes.extend(u.into_iter().zip(v).flat_map(|(u, v)| [u, v])),
+        }
+        planes
+    }
+
+    #[test]
+    fn every_sample_is_what_the_matrix_says() {
+        for ((layout, matrix), (width, height)) in
+            CASES.into_iter().flat_map(|case| SIZES.map(|size| (case, size)))
+        {
+            let mut screen = Screen::new(width, height);
+            screen.noise(screen.size.bounds());
+            let mut canvas = Canvas::new(layout, matrix, screen.size, screen.size);
+            canvas.update(&screen.frame(&[])).unwrap();
+            let expected = reference(&canvas, &screen, matrix);
+            assert_eq!(canvas.planes().len(), expected.len());
+            for (index, (&value, expected)) in canvas.planes().iter().zip(expected).enumerate() {
+                let off = (f64::from(value) - expected).abs();
+                assert!(off <= 1.6, "{value} for {expected} at {index} of {width}x{height}");
+            }
+        }
+    }
+
+    #[test]
+    fn converting_what_changed_is_converting_everything() {
+        for ((layout, matrix), (width, height)) in
+            CASES.into_iter().flat_map(|case| SIZES.map(|size| (case, size)))
+        {
+            for divisor in [1, 2, 3] {
+                let mut screen = Screen::new(width, height);
+                let size = Size::new(width.div_ceil(divisor), height.div_ceil(divisor));
+                let mut canvas = Canvas::new(layout, matrix, screen.size, size);
+                canvas.update(&screen.frame(&[])).unwrap();
+                for rect in rectangles(screen.size) {
+                    screen.noise(rect);
+                    canvas.update(&screen.frame(&[rect])).unwrap();
+                    for damage in canvas.damage() {
+                        assert_eq!(damage.aligned_to_even(), *damage);
+                        assert_eq!(damage.clamped(canvas.coded()), Some(*damage));
+                    }
+                }
+                let mut fresh = Canvas::new(layout, matrix, screen.size, size);
+                fresh.update(&screen.frame(&[])).unwrap();
+                assert!(canvas.planes() == fresh.planes(), "{width}x{height} / {divisor}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_pixels_next_to_the_damage_stay_as_they_were() {
+        for (layout, matrix) in CASES {
+            let mut screen = Screen::new(200, 100);
+            screen.noise(screen.size.bounds());
+            let mut canvas = Canvas::new(layout, matrix, screen.size, screen.size);
+            canvas.update(&screen.frame(&[])).unwrap();
+            let before = canvas.planes().to_vec();
+            // All of the screen changes, but only this much is said to.
+            let said = Rect::new(50, 40, 60, 60);
+            screen.noise(screen.size.bounds());
+            canvas.update(&screen.frame(&[said])).unwrap();
+            for (index, (old, new)) in before.iter().zip(canvas.luma()).enumerate() {
+                let (x, y) = (index as u32 % 200, index as u32 / 200);
+                let inside = (50..110).contains(&x) && (40..100).contains(&y);
+                assert!(inside || old == new, "{x},{y}");
+            }
+        }
+    }
+
+    #[test]
+    fn scaling_averages_and_keeps_flat_colors_flat() {
+        let scaled = |screen: &mut Screen, size| {
+            let mut scaler = Scaler::new(screen.size, size);
+            let whole = [screen.size.bounds()];
+            let rect = scaler.scale(&screen.frame(&whole), whole[0]);
+            assert_eq!(rect, size.bounds());
+            scaler.pixels
+        };
+        let mut screen = Screen::new(131, 97);
+        screen.fill(screen.size.bounds(), [255, 7, 200]);
+        for pixel in scaled(&mut screen, Size::new(50, 41)).chunks_exact(4) {
+            assert_eq!(pixel[..3], [255, 7, 200]);
+        }
+        let mut screen = Screen::new(4, 4);
+        screen.noise(screen.size.bounds());
+        let halves = scaled(&mut screen, Size::new(2, 2));
+        for (index, &value) in halves.iter().enumerate() {
+            let (x, y, channel) = (index / 4 % 2 * 2, index / 8 * 2, index % 4);
+            let four = [(x, y), (x + 1, y), (x, y + 1), (x + 1, y + 1)];
+            let sum: u32 =
+                four.iter().map(|(x, y)| u32::from(screen.pixels[y * 16 + x * 4 + channel])).sum();
+            assert!((f64::from(value) - f64::from(sum) / 4.0).abs() <= 1.0);
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_shape_is_refused() {
+        let mut screen = Screen::new(64, 48);
+        let mut canvas = Canvas::new(Layout::Nv12, Matrix::Bt709, screen.size, Size::new(64, 48));
+        let frame = screen.frame(&[]);
+        let short = Frame { pixels: &frame.pixels[..frame.pixels.len() - 1], ..frame };
+        let narrow = Frame { stride: frame.stride - 1, ..frame };
+        let smaller = Frame { size: Size::new(64, 47), ..frame };
+        for wrong in [short, narrow, smaller] {
+            assert_eq!(canvas.update(&wrong).unwrap_err().kind(), Kind::Internal);
+        }
+        canvas.update(&frame).unwrap();
+    }
 }

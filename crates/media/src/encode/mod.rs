@@ -4,7 +4,10 @@
 //! ([`convert`]), encodes, and hands out the bytes. Which encoders there are is one table,
 //! [`candidates`]; [`open`] takes the first that opens.
 
+mod bitstream;
 mod convert;
+mod gst;
+mod probe;
 #[cfg(feature = "x264")]
 mod scroll;
 #[cfg(test)]
@@ -18,6 +21,8 @@ use bytes::Bytes;
 use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
 
 use crate::Frame;
+
+pub use probe::{ProbeResult, probe};
 
 /// How one frame is to be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -100,8 +105,6 @@ pub struct Candidate {
     pub codec: Codec,
     /// What it does less well than the best, for capability reports.
     pub limitation: Option<&'static str>,
-    /// The Debian package that brings it.
-    package: &'static str,
     open: fn(&Config) -> Result<Box<dyn Encoder>>,
 }
 
@@ -112,8 +115,23 @@ const CANDIDATES: &[Candidate] = &[
         name: X264_NAME,
         codec: Codec::H264,
         limitation: None,
-        package: "libx264-164",
         open: |config| Ok(Box::new(x264::X264::open(config)?)),
+    },
+    Candidate {
+        name: gst::OPENH264.name,
+        codec: gst::OPENH264.codec,
+        limitation: Some(
+            "takes about four times the CPU of x264, and exceeds the bitrate on noisy video",
+        ),
+        open: |config| Ok(Box::new(gst::Gst::open(&gst::OPENH264, config)?)),
+    },
+    Candidate {
+        name: gst::VP8.name,
+        codec: gst::VP8.codec,
+        limitation: Some(
+            "takes about four times the CPU of H.264, and scrolling ten times the bits",
+        ),
+        open: |config| Ok(Box::new(gst::Gst::open(&gst::VP8, config)?)),
     },
 ];
 

@@ -134,3 +134,77 @@ fn hash(row: &[u8]) -> u64 {
     }
     (lanes[0] ^ lanes[1].rotate_left(32)).wrapping_mul(FACTOR).rotate_left(32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::convert::{Canvas, Layout, Matrix};
+    use crate::encode::tests::Screen;
+
+    /// A screen, and what the detector makes of its changes.
+    struct Watch {
+        screen: Screen,
+        canvas: Canvas,
+        detector: Detector,
+    }
+
+    impl Watch {
+        fn new(draw: impl FnOnce(&mut Screen)) -> Self {
+            let mut screen = Screen::new(1280, 720);
+            draw(&mut screen);
+            let canvas = Canvas::new(Layout::Nv12, Matrix::Bt709, screen.size, screen.size);
+            let detector = Detector::new(canvas.coded());
+            let mut watch = Self { screen, canvas, detector };
+            assert_eq!(watch.see(Rect::new(0, 0, 1280, 720)), None, "the first picture");
+            watch
+        }
+
+        fn see(&mut self, damage: Rect) -> Option<i32> {
+            self.canvas.update(&self.screen.frame(&[damage])).unwrap();
+            self.detector.observe(self.canvas.luma(), self.canvas.damage())
+        }
+    }
+
+    const WINDOW: Rect = Rect::new(100, 50, 900, 600);
+
+    #[test]
+    fn scrolled_text_is_a_hit_with_its_distance() {
+        let mut watch = Watch::new(|screen| screen.text(WINDOW));
+        for rows in [1, 16, 36, 120, 7, 240] {
+            watch.screen.scroll(WINDOW, rows);
+            assert_eq!(watch.see(WINDOW), Some(-(rows as i32)));
+        }
+        watch.screen.scroll(WINDOW, 300);
+        assert_eq!(watch.see(WINDOW), None, "further than the motion search reaches");
+    }
+
+    #[test]
+    fn a_scroll_is_seen_around_a_caret_that_moved() {
+        let mut watch = Watch::new(|screen| screen.text(WINDOW));
+        watch.screen.scroll(WINDOW, 32);
+        watch.screen.fill(Rect::new(300, 300, 8, 16), [0, 0, 255]);
+        assert_eq!(watch.see(WINDOW), Some(-32));
+    }
+
+    #[test]
+    fn what_does_not_scroll_is_no_hit() {
+        let mut watch = Watch::new(|screen| screen.text(WINDOW));
+        watch.screen.text(WINDOW);
+        assert_eq!(watch.see(WINDOW), None, "all of the text is new");
+        watch.screen.noise(WINDOW);
+        assert_eq!(watch.see(WINDOW), None, "noise");
+        watch.screen.fill(WINDOW, [255, 255, 255]);
+        assert_eq!(watch.see(WINDOW), None, "one color");
+        watch.screen.fill(WINDOW, [0, 0, 0]);
+        assert_eq!(watch.see(WINDOW), None, "another color");
+        assert_eq!(watch.see(WINDOW), None, "no change at all");
+        watch.screen.fill(Rect::new(300, 300, 8, 16), [0, 0, 255]);
+        assert_eq!(watch.see(Rect::new(300, 300, 8, 16)), None, "a caret");
+    }
+
+    #[test]
+    fn a_picture_narrower_than_a_strip_is_no_hit_and_no_panic() {
+        let mut detector = Detector::new(Size::new(2, 2));
+        assert_eq!(detector.observe(&[0; 4], &[Rect::new(0, 0, 2, 2)]), None);
+    }
+}

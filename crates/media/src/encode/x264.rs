@@ -356,3 +356,194 @@ impl Drop for Library {
         unsafe { sp_x264_close(self.0.as_ptr()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::tests::{BLACK, Bits, Screen, config, decode, encode, open, payload};
+    use crate::encode::{Preference, bitstream};
+    use spaceport_types::Rect;
+
+    #[test]
+    fn a_delta_changes_its_damage_and_nothing_else() {
+        let mut screen = Screen::new(640, 360);
+        screen.text(screen.size.bounds());
+        let mut encoder = open("x264", screen.size);
+        let damage = screen.whole();
+        let mut stream = vec![encode(&mut encoder, &mut screen, Mode::Keyframe, &damage).payload];
+        // Only the first rectangle is declared; the second must not show.
+        let (declared, hidden) = (Rect::new(101, 51, 37, 23), Rect::new(400, 200, 64, 64));
+        screen.fill(declared, [40, 200, 90]);
+        screen.fill(hidden, BLACK);
+        let delta = encode(&mut encoder, &mut screen, Mode::Delta, &[declared]);
+        assert!(!delta.keyframe);
+        stream.push(delta.payload);
+        let pictures = decode(Codec::H264, &stream);
+        let (before, after) = (&pictures[0], &pictures[1]);
+        after.assert_color("x264", 120, 62, [40, 200, 90]);
+        // Macroblocks of 16 that the declared rectangle touches.
+        let touched = Rect::new(96, 48, 48, 32);
+        let mut changed = 0;
+        for (index, (old, new)) in before.luma.iter().zip(&after.luma).enumerate() {
+            let (x, y) = (index as u32 % 640, index as u32 / 640);
+            let inside = (touched.x..touched.right()).contains(&x)
+                && (touched.y..touched.bottom()).contains(&y);
+            assert!(inside || old == new, "{x},{y} changed");
+            changed += u32::from(old != new);
+        }
+        assert!(changed >= 37 * 23 / 2, "{changed}");
+    }
+
+    #[test]
+    fn refining_a_still_picture_sharpens_it() {
+        let mut screen = Screen::new(640, 360);
+        screen.text(screen.size.bounds());
+        let mut encoder = open("x264", screen.size);
+        let damage = screen.whole();
+        let mut stream = vec![encode(&mut encoder, &mut screen, Mode::Keyframe, &damage).payload];
+        stream.push(encode(&mut encoder, &mut screen, Mode::Delta, &[]).payload);
+        stream.push(encode(&mut encoder, &mut screen, Mode::Refine, &[]).payload);
+        let quality: Vec<_> =
+            decode(Codec::H264, &stream).iter().map(|picture| picture.psnr(&screen)).collect();
+        assert!(stream[1].len() < 200, "an unchanged picture took {} bytes", stream[1].len());
+        assert!((quality[1] - quality[0]).abs() < 0.1, "{quality:?}");
+        assert!(quality[2] > quality[0] + 3.0, "{quality:?}");
+    }
+
+    #[test]
+    fn the_sps_promises_no_delay_and_says_the_colors() {
+        for (size, level) in [
+            (Size::new(640, 360), 31),
+            (Size::new(1280, 720), 32),
+            (Size::new(1920, 1080), 42),
+            (Size::new(3839, 1080), 51),
+        ] {
+            let mut screen = Screen::new(size.width, size.height);
+            let mut encoder = open("x264", size);
+            let key = encode(&mut encoder, &mut screen, Mode::Keyframe, &[]);
+            let sps = bitstream::nal_units(&key.payload).next().unwrap();
+            let sps = Sps::read(sps);
+            assert_eq!(sps.profile, 66);
+            assert_eq!(sps.constraints & 0xC0, 0xC0, "constrained baseline");
+            assert_eq!(sps.level, level, "{size:?}");
+            assert_eq!((sps.reorder_frames, sps.buffered_frames, sps.reference_frames), (0, 1, 1));
+            assert_eq!((sps.colors, sps.full_range), ([1, 1, 1], false), "BT.709, limited");
+        }
+    }
+
+    #[test]
+    fn scrolled_text_takes_a_fraction_of_new_text() {
+        let mut screen = Screen::new(1280, 720);
+        let window = Rect::new(0, 0, 1280, 720);
+        screen.text(window);
+        let mut encoder = open("x264", screen.size);
+        let key = encode(&mut encoder, &mut screen, Mode::Keyframe, &[window]);
+        let mut stream = vec![key.payload];
+        for _ in 0..5 {
+            screen.scroll(window, 36);
+            stream.push(encode(&mut encoder, &mut screen, Mode::Delta, &[window]).payload);
+        }
+        let sizes: Vec<_> = stream.iter().map(Bytes::len).collect();
+        // A twentieth of each picture is new; a search that misses codes nearly all of it again.
+        assert!(sizes[1..].iter().all(|&size| size < sizes[0] / 6), "{sizes:?}");
+        let last = decode(Codec::H264, &stream).pop().unwrap();
+        assert!(last.psnr(&screen) > 33.0, "{}", last.psnr(&screen));
+    }
+
+    #[test]
+    fn a_slow_desktop_may_use_the_whole_rate() {
+        let mut screen = Screen::new(640, 360);
+        let whole = screen.whole();
+        let config =
+            Config { bitrate: Bitrate::from_kbps(4_000), ..config(Codec::H264, screen.size) };
+        let mut encoder = crate::encode::open(&config, &Preference::default()).unwrap();
+        let mut sizes = Vec::new();
+        for index in 0..6 {
+            // One change a second: the path was idle for all of it, and its 250 ms of burst are full.
+            screen.now += Duration::from_millis(984);
+            screen.noise(screen.size.bounds());
+            let mode = if index == 0 { Mode::Keyframe } else { Mode::Delta };
+            sizes.push(encode(&mut encoder, &mut screen, mode, &whole).payload.len());
+        }
+        let burst = 4_000_000 / 8 / 4;
+        for size in sizes {
+            assert!(size > burst / 2 && size < burst * 5 / 4, "{size} bytes of {burst}");
+        }
+    }
+
+    /// Reads the syntax of an SPS (ITU-T H.264 7.3.2.1.1, E.1.1), as far as a decoder's delay and its
+    /// colors depend on it.
+    struct Sps {
+        profile: u8,
+        constraints: u8,
+        level: u32,
+        reference_frames: u32,
+        /// Primaries, transfer, matrix.
+        colors: [u32; 3],
+        full_range: bool,
+        reorder_frames: u32,
+        buffered_frames: u32,
+    }
+
+    impl Sps {
+        /// For the baseline profile, which has no scaling lists.
+        fn read(unit: &[u8]) -> Self {
+            let bytes = payload(unit);
+            let mut bits = Bits(&bytes, 0);
+            let (profile, constraints, level) = (bits.u(8) as u8, bits.u(8) as u8, bits.u(8));
+            assert_eq!(profile, 66);
+            bits.ue(); // seq_parameter_set_id
+            bits.ue(); // log2_max_frame_num_minus4
+            match bits.ue() {
+                0 => skip_ue(&mut bits, 1),
+                2 => {}
+                other => panic!("pic_order_cnt_type {other}"),
+            }
+            let reference_frames = bits.ue();
+            bits.flag(); // gaps_in_frame_num_value_allowed_flag
+            bits.ue();
+            bits.ue();
+            assert!(bits.flag(), "frame_mbs_only_flag");
+            bits.flag(); // direct_8x8_inference_flag
+            if bits.flag() {
+                skip_ue(&mut bits, 4);
+            }
+            assert!(bits.flag(), "vui_parameters_present_flag");
+            assert!(!bits.flag(), "aspect_ratio_info_present_flag");
+            assert!(!bits.flag(), "overscan_info_present_flag");
+            assert!(bits.flag(), "video_signal_type_present_flag");
+            bits.u(3); // video_format
+            let full_range = bits.flag();
+            assert!(bits.flag(), "colour_description_present_flag");
+            let colors = [bits.u(8), bits.u(8), bits.u(8)];
+            assert!(!bits.flag(), "chroma_loc_info_present_flag");
+            if bits.flag() {
+                bits.u(32);
+                bits.u(32);
+                bits.flag();
+            }
+            assert!(!bits.flag() && !bits.flag(), "no HRD");
+            bits.flag(); // pic_struct_present_flag
+            assert!(bits.flag(), "bitstream_restriction_flag");
+            bits.flag();
+            skip_ue(&mut bits, 4);
+            let (reorder_frames, buffered_frames) = (bits.ue(), bits.ue());
+            Self {
+                profile,
+                constraints,
+                level,
+                reference_frames,
+                colors,
+                full_range,
+                reorder_frames,
+                buffered_frames,
+            }
+        }
+    }
+
+    fn skip_ue(bits: &mut Bits<'_>, count: usize) {
+        for _ in 0..count {
+            bits.ue();
+        }
+    }
+}

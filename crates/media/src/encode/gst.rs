@@ -1,0 +1,278 @@
+//! Encoders of GStreamer, behind the same trait.
+//!
+//! `appsrc ! encoder ! appsink` with nothing that converts: the picture is ours ([`super::convert`])
+//! and the encoder's own thread only encodes. One picture is pushed and one packet is waited for,
+//! so to the caller it is a function, like libx264. For H.264 where the GPL is not wanted, and for
+//! VP8; neither element takes hints about what has not changed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use gstreamer_app as gst_app;
+use gstreamer_video as gst_video;
+use spaceport_types::{Bitrate, Cause, Codec, Error, Result};
+
+use super::convert::{Canvas, Layout, Matrix};
+use super::{Config, Encoded, Encoder, Mode, bitstream};
+use crate::Frame;
+
+/// How long one frame may take: longer than the slowest encoder needs for a 4K keyframe on one
+/// loaded core, shorter than a viewer waits before it asks what is wrong.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The smallest step between two time stamps: at 90 kHz, VP8's clock, still 90 ticks.
+const MIN_STEP: Duration = Duration::from_millis(1);
+
+/// One element, and what it has to be told.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// The element.
+    pub(super) name: &'static str,
+    /// What it produces.
+    pub(super) codec: Codec,
+    /// The Debian package it is in.
+    pub(super) package: &'static str,
+    /// Caps of what it is asked for.
+    caps: &'static str,
+    matrix: Matrix,
+    /// Its smallest side.
+    min_side: u32,
+    /// Properties, as `gst-launch` writes them.
+    settings: fn(&Config) -> Vec<(&'static str, String)>,
+    /// The property that holds the rate, in bits per second.
+    bitrate: &'static str,
+}
+
+/// BSD-licensed H.264, in Debian with no separate download.
+pub(super) const OPENH264: Kind = Kind {
+    name: "openh264enc",
+    codec: Codec::H264,
+    package: "gstreamer1.0-plugins-bad",
+    caps: "video/x-h264,stream-format=byte-stream,alignment=au,profile=constrained-baseline",
+    matrix: Matrix::Bt709,
+    min_side: 16,
+    settings: |_| {
+        [
+            ("usage-type", "screen"),
+            ("complexity", "low"),
+            ("rate-control", "bitrate"),
+            ("gop-size", "0"),
+            // A scene change would be a keyframe nobody asked for.
+            ("scene-change-detection", "false"),
+            ("enable-frame-skip", "false"),
+            ("background-detection", "false"),
+            ("adaptive-quantization", "false"),
+            ("multi-thread", "1"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .to_vec()
+    },
+    bitrate: "bitrate",
+};
+
+/// VP8 by libvpx, for browsers without H.264 in WebRTC.
+pub(super) const VP8: Kind = Kind {
+    name: "vp8enc",
+    codec: Codec::Vp8,
+    package: "gstreamer1.0-plugins-good",
+    caps: "video/x-vp8",
+    matrix: Matrix::Bt601,
+    min_side: 1,
+    settings: |config| {
+        let latency = config.latency.as_millis();
+        let mut settings = [
+            ("deadline", "1"),
+            // Negative is a fixed speed; positive would follow the load of the machine.
+            ("cpu-used", "-12"),
+            ("lag-in-frames", "0"),
+            ("end-usage", "cbr"),
+            ("error-resilient", "0"),
+            ("keyframe-mode", "disabled"),
+            ("keyframe-max-dist", "2147483647"),
+            ("dropframe-threshold", "0"),
+            ("static-threshold", "100"),
+            ("threads", "2"),
+            ("undershoot", "100"),
+            ("overshoot", "15"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .to_vec();
+        settings.extend([
+            ("buffer-size", (latency * 2).to_string()),
+            ("buffer-initial-size", latency.to_string()),
+            ("buffer-optimal-size", latency.to_string()),
+        ]);
+        settings
+    },
+    bitrate: "target-bitrate",
+};
+
+/// A running element.
+#[derive(Debug)]
+pub(super) struct Gst {
+    kind: &'static Kind,
+    canvas: Canvas,
+    pipeline: gst::Pipeline,
+    source: gst_app::AppSrc,
+    element: gst::Element,
+    sink: gst_app::AppSink,
+    /// The one picture buffer, written again once the encoder has let go of it.
+    picture: gst::Buffer,
+    last: Duration,
+}
+
+impl Gst {
+    pub(super) fn open(kind: &'static Kind, config: &Config) -> Result<Self> {
+        gst::init().map_err(|error| {
+            Error::because(Cause::CodecUnavailable, "GStreamer could not be initialised")
+                .source(error)
+                .hint("Install libgstreamer1.0-0 and gstreamer1.0-plugins-base")
+        })?;
+        let canvas = Canvas::new(Layout::I420, kind.matrix, config.source, config.size);
+        let coded = canvas.coded();
+        if coded.width.min(coded.height) < kind.min_side {
+            return Err(Error::because(
+                Cause::EncoderFailed,
+                format!(
+                    "`{}` encodes no pictures smaller than {} pixels",
+                    kind.name, kind.min_side
+                ),
+            ));
+        }
+        let element = gst::ElementFactory::make(kind.name).build().map_err(|_| missing(kind))?;
+        for (name, value) in (kind.settings)(config) {
+            // Versions differ in what they know; what is left out is the element's default.
+            if element.find_property(name).is_some() {
+                element.set_property_from_str(name, &value);
+            }
+        }
+        let colorimetry = match kind.matrix {
+            Matrix::Bt601 => "bt601",
+            Matrix::Bt709 => "bt709",
+        };
+        let input = gst::Caps::builder("video/x-raw")
+            .field("format", "I420")
+            .field("width", coded.width as i32)
+            .field("height", coded.height as i32)
+            .field("framerate", gst::Fraction::new(config.max_fps.clamp(1, 240) as i32, 1))
+            .field("colorimetry", colorimetry)
+            .build();
+        let output: gst::Caps = kind.caps.parse().map_err(|error| {
+            Error::new(spaceport_types::Kind::Internal, "encoder caps do not parse").source(error)
+        })?;
+        let source = gst_app::AppSrc::builder().caps(&input).format(gst::Format::Time).build();
+        let sink = gst_app::AppSink::builder().caps(&output).sync(false).max_buffers(2).build();
+        let pipeline = gst::Pipeline::new();
+        let mut gst = Self {
+            kind,
+            picture: picture(&canvas),
+            canvas,
+            pipeline,
+            source,
+            element,
+            sink,
+            last: Duration::ZERO,
+        };
+        gst.set_bitrate(config.bitrate)?;
+        let elements = [gst.source.upcast_ref(), &gst.element, gst.sink.upcast_ref()];
+        gst.pipeline.add_many(elements).map_err(|error| gst.failed().source(error))?;
+        gst::Element::link_many(elements).map_err(|error| gst.failed().source(error))?;
+        gst.pipeline.set_state(gst::State::Playing).map_err(|error| gst.failed().source(error))?;
+        Ok(gst)
+    }
+
+    /// The error that is on the bus, or that nothing came out.
+    fn failed(&self) -> Error {
+        let reason = self.pipeline.bus().and_then(|bus| {
+            let message = bus.pop_filtered(&[gst::MessageType::Error])?;
+            match message.view() {
+                gst::MessageView::Error(error) => Some(error.error()),
+                _ => None,
+            }
+        });
+        let error = Error::because(
+            Cause::EncoderFailed,
+            format!("`{}` did not encode a frame", self.kind.name),
+        );
+        match reason {
+            Some(reason) => error.source(reason),
+            None => error,
+        }
+    }
+
+    fn force_keyframe(&self) {
+        let event = gst_video::UpstreamForceKeyUnitEvent::builder().all_headers(true).build();
+        // Refused only by an element that is shutting down, which the next push finds out.
+        self.sink.send_event(event);
+    }
+}
+
+impl Encoder for Gst {
+    fn codec(&self) -> Codec {
+        self.kind.codec
+    }
+
+    fn name(&self) -> &'static str {
+        self.kind.name
+    }
+
+    fn encode(&mut self, frame: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
+        self.canvas.update(frame)?;
+        if mode == Mode::Keyframe {
+            self.force_keyframe();
+        }
+        self.last = frame.captured_at.max(self.last + MIN_STEP);
+        let picture = self.picture.make_mut();
+        picture.set_pts(gst::ClockTime::from_nseconds(self.last.as_nanos() as u64));
+        let copied = picture.copy_from_slice(0, self.canvas.planes());
+        copied.map_err(|_| self.failed())?;
+        self.source.push_buffer(self.picture.clone()).map_err(|_| self.failed())?;
+        let timeout = gst::ClockTime::from_nseconds(FRAME_TIMEOUT.as_nanos() as u64);
+        let sample = self.sink.try_pull_sample(timeout).ok_or_else(|| self.failed())?;
+        let buffer = sample.buffer_owned().ok_or_else(|| self.failed())?;
+        let map = buffer.into_mapped_buffer_readable().map_err(|_| self.failed())?;
+        let payload = Bytes::copy_from_slice(map.as_slice());
+        let keyframe = bitstream::is_keyframe(self.kind.codec, &payload);
+        Ok(Some(Encoded { payload, keyframe }))
+    }
+
+    fn set_bitrate(&mut self, bitrate: Bitrate) -> Result<()> {
+        // The narrower of the two property types; nobody sends a screen at 2 Gbit/s.
+        let bps = bitrate.bps().min(i32::MAX as u64);
+        self.element.set_property_from_str(self.kind.bitrate, &bps.to_string());
+        Ok(())
+    }
+}
+
+impl Drop for Gst {
+    fn drop(&mut self) {
+        // Nothing can be done about an element that does not stop, and nothing more is asked of it.
+        let _stopped = self.pipeline.set_state(gst::State::Null);
+    }
+}
+
+/// A buffer for the planes of `canvas`, which says how they lie.
+fn picture(canvas: &Canvas) -> gst::Buffer {
+    let (width, height) = (canvas.coded().width as usize, canvas.coded().height as usize);
+    let (luma, chroma) = (width * height, width / 2 * (height / 2));
+    let mut buffer = gst::Buffer::from_mut_slice(vec![0u8; luma + 2 * chroma]);
+    let added = gst_video::VideoMeta::add_full(
+        buffer.make_mut(),
+        gst_video::VideoFrameFlags::empty(),
+        gst_video::VideoFormat::I420,
+        canvas.coded().width,
+        canvas.coded().height,
+        &[0, luma, luma + chroma],
+        &[width as i32, width as i32 / 2, width as i32 / 2],
+    );
+    debug_assert!(added.is_ok(), "a new buffer of the right size takes a description");
+    buffer
+}
+
+fn missing(kind: &Kind) -> Error {
+    Error::because(Cause::CodecUnavailable, format!("encoder `{}` is not installed", kind.name))
+        .with("encoder", kind.name)
+        .hint(format!("Install {}", kind.package))
+}
