@@ -1,0 +1,558 @@
+//! The thread that serves all peers.
+//!
+//! One thread owns the socket and every peer, and waits in `poll(2)` for packets, for the session
+//! and for the next deadline. A thread of its own, rather than a task: encrypting a keyframe for
+//! a hundred viewers takes milliseconds of CPU that no request on the runtime has to wait for, and
+//! a wake-up is one write to an eventfd with no timer wheel in between.
+//!
+//! Datagrams find their peer by source address. A STUN check names the peer by our user fragment
+//! and, once the peer has verified it, claims its source address, so a viewer that comes back on
+//! another network, or a new viewer on an old one's address, is found at once.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use spaceport_session::Subscriber;
+use spaceport_types::{Cause, Error, Kind, Result};
+use str0m::net::{Protocol, Receive};
+use tokio::sync::oneshot;
+
+use super::directory::Directory;
+use super::offer::Fragment;
+use super::packetize::Packetizer;
+use super::peer::{End, Negotiated, Peer};
+use super::socket::{Buffers, Socket};
+
+/// Requests that wait for the driver. It takes them within a millisecond; if it does not, HTTP
+/// clients are told to come back.
+const COMMANDS: usize = 256;
+
+/// Reads in one turn, so that a flood cannot keep frames from being sent.
+const READS_PER_TURN: usize = 16;
+
+/// Source addresses remembered for one peer. A viewer has one for each of its interfaces; beyond
+/// that, its packets are found by their user fragment only.
+const ADDRESSES_PER_PEER: usize = 32;
+
+/// Names a peer for as long as the endpoint lives.
+pub(super) type Key = u64;
+
+/// What HTTP asks of the driver.
+pub(super) enum Command {
+    Add { key: Key, negotiated: Box<Negotiated>, subscriber: Subscriber, seed: u64 },
+    Trickle { key: Key, candidates: Vec<String> },
+    Restart { key: Key, fragment: Fragment, reply: oneshot::Sender<Result<String>> },
+    Remove { key: Key },
+}
+
+/// What the driver and its handles share.
+pub(super) struct Shared {
+    commands: Mutex<VecDeque<Command>>,
+    ready: Mutex<Vec<Key>>,
+    signal: OwnedFd,
+    signalled: AtomicBool,
+    shutdown: AtomicBool,
+    directory: Mutex<Directory>,
+}
+
+impl Shared {
+    pub(super) fn new(max_peers: usize) -> Result<Self> {
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(std::io::Error::from)?;
+        Ok(Self {
+            commands: Mutex::default(),
+            ready: Mutex::default(),
+            signal,
+            signalled: AtomicBool::new(false),
+            shutdown: AtomicBool::new(false),
+            directory: Mutex::new(Directory::new(max_peers)),
+        })
+    }
+
+    pub(super) fn directory(&self) -> MutexGuard<'_, Directory> {
+        lock(&self.directory)
+    }
+
+    /// Hands `command` to the driver.
+    pub(super) fn command(&self, command: Command) -> Result<()> {
+        let mut commands = lock(&self.commands);
+        if self.shutdown.load(Ordering::Acquire) {
+            return Err(Error::because(Cause::SessionClosed, "the gateway is shutting down"));
+        }
+        if commands.len() >= COMMANDS {
+            return Err(Error::new(Kind::LimitExceeded, "too many requests at once")
+                .with("limit", COMMANDS)
+                .retry_after(Duration::from_secs(1)));
+        }
+        commands.push_back(command);
+        drop(commands);
+        self.wake();
+        Ok(())
+    }
+
+    /// Ends the driver.
+    pub(super) fn shut_down(&self) {
+        self.shutdown.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes the driver; of many calls before it wakes up, one costs a system call.
+    fn wake(&self) {
+        if !self.signalled.swap(true, Ordering::AcqRel)
+            && let Err(error) = rustix::io::write(&self.signal, &1_u64.to_ne_bytes())
+        {
+            tracing::warn!(%error, "the driver could not be woken");
+        }
+    }
+
+    /// Takes the signal back. Must come before the queues are looked at: what is queued after this
+    /// signals again.
+    fn clear(&self) {
+        let mut count = [0; 8];
+        // Nothing to read means a wake-up that has been seen already.
+        let _spurious = rustix::io::read(&self.signal, &mut count).is_err();
+        self.signalled.store(false, Ordering::Release);
+    }
+}
+
+/// Puts one peer on the list of those that have something to send.
+struct PeerWaker {
+    key: Key,
+    shared: Arc<Shared>,
+}
+
+impl Wake for PeerWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        lock(&self.shared.ready).push(self.key);
+        self.shared.wake();
+    }
+}
+
+/// Serves all peers of one endpoint. Give [`Driver::run`] a thread of its own.
+pub struct Driver {
+    shared: Arc<Shared>,
+    socket: Socket,
+    buffers: Buffers,
+    table: Table,
+    dropped: Dropped,
+}
+
+/// What was said about dropped datagrams, and when.
+struct Dropped {
+    reported: u64,
+    at: Instant,
+}
+
+/// The peers, and the ways to find them.
+struct Table {
+    shared: Arc<Shared>,
+    packetizer: Packetizer,
+    peers: HashMap<Key, Slot>,
+    by_address: HashMap<SocketAddr, Key>,
+    by_ufrag: HashMap<String, Key>,
+    timers: BTreeSet<(Instant, Key)>,
+}
+
+/// One peer, and the keys it is found by.
+struct Slot {
+    peer: Peer,
+    since: Instant,
+    ufrag: String,
+    addresses: Vec<SocketAddr>,
+    timer: Instant,
+    span: tracing::Span,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("peers", &self.table.peers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    pub(super) fn new(shared: Arc<Shared>, socket: Socket) -> Self {
+        let table = Table {
+            shared: Arc::clone(&shared),
+            packetizer: Packetizer::default(),
+            peers: HashMap::new(),
+            by_address: HashMap::new(),
+            by_ufrag: HashMap::new(),
+            timers: BTreeSet::new(),
+        };
+        let dropped = Dropped { reported: 0, at: now() };
+        Self { shared, socket, buffers: Buffers::new(), table, dropped }
+    }
+
+    /// Serves until the endpoint is shut down or its last handle is dropped, then says goodbye to
+    /// every viewer.
+    ///
+    /// # Errors
+    ///
+    /// `io` when waiting for the socket fails, which no condition of the network causes.
+    pub fn run(mut self) -> Result<()> {
+        tracing::debug!(address = %self.socket.local(), "WebRTC is served");
+        while !self.shared.shutdown.load(Ordering::Acquire) {
+            self.wait()?;
+            self.turn(now());
+        }
+        let reason = Arc::new(
+            Error::because(Cause::SessionClosed, "the gateway is shutting down")
+                .hint("Start the stream again"),
+        );
+        let now = now();
+        for key in self.table.peers.keys().copied().collect::<Vec<_>>() {
+            self.table.with(key, now, &mut self.socket, |peer, _, socket| {
+                peer.close(now, socket);
+                Err(End::Because(Arc::clone(&reason)))
+            });
+        }
+        self.socket.drain();
+        // Commands that came too late leave with their subscribers and replies.
+        lock(&self.shared.commands).clear();
+        Ok(())
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&self) -> Result<()> {
+        let timeout = self.table.timers.first().map(|&(at, _)| {
+            let left = at.saturating_duration_since(now());
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        let writable = if self.socket.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+        let mut sources = [
+            PollFd::from_borrowed_fd(self.shared.signal.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.socket.udp().as_fd(), PollFlags::IN | writable),
+        ];
+        match poll(&mut sources, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+
+    /// One round: requests, frames, packets, deadlines. Frames come before packets, because they
+    /// are what people wait for.
+    fn turn(&mut self, now: Instant) {
+        let Self { shared, socket, buffers, table, dropped } = self;
+        shared.clear();
+        let was_blocked = socket.is_blocked();
+        socket.drain();
+
+        let commands = std::mem::take(&mut *lock(&shared.commands));
+        for command in commands {
+            table.command(command, now, socket);
+        }
+        // Its own statement, because the lock must be free again: a producer that wakes a peer
+        // holds the stream, which that peer is about to read.
+        let ready = std::mem::take(&mut *lock(&shared.ready));
+        for key in ready {
+            table.media_waits(key, now, socket);
+        }
+        if was_blocked && !socket.is_blocked() {
+            for key in table.peers.keys().copied().collect::<Vec<_>>() {
+                table.send_media(key, now, socket);
+            }
+        }
+        // Datagrams are handed on after each read: a peer that answers needs the socket.
+        let mut arrived = Vec::new();
+        for _ in 0..READS_PER_TURN {
+            arrived.clear();
+            let any = socket.receive(buffers, |source, destination, datagram| {
+                arrived.push((source, destination, datagram.to_vec()));
+            });
+            for (source, destination, datagram) in &arrived {
+                table.receive(*source, *destination, datagram, now, socket);
+            }
+            if !any {
+                break;
+            }
+        }
+        while let Some(&(at, key)) = table.timers.first()
+            && at <= now
+        {
+            table.with(key, now, socket, |peer, _, socket| peer.timeout(now, socket));
+            // A peer whose deadline did not move forward must not hold up the others.
+            table.postpone(key, now);
+        }
+        let total = socket.dropped();
+        if total > dropped.reported && now >= dropped.at + REPORT_EVERY {
+            let datagrams = total - dropped.reported;
+            tracing::warn!(datagrams, "dropped, because the kernel takes no more");
+            *dropped = Dropped { reported: total, at: now };
+        }
+    }
+}
+
+impl Table {
+    fn command(&mut self, command: Command, now: Instant, socket: &mut Socket) {
+        match command {
+            Command::Add { key, negotiated, subscriber, seed } => {
+                let span = tracing::info_span!("viewer", id = %subscriber.id(), transport = "whep");
+                let waker = PeerWaker { key, shared: Arc::clone(&self.shared) };
+                let ufrag = negotiated.ufrag.clone();
+                let waker = Waker::from(Arc::new(waker));
+                let peer = Peer::new(*negotiated, subscriber, waker, seed, now);
+                self.by_ufrag.insert(ufrag.clone(), key);
+                self.timers.insert((now, key));
+                let addresses = Vec::new();
+                let slot = Slot { peer, since: now, ufrag, addresses, timer: now, span };
+                self.peers.insert(key, slot);
+                // The engine starts its clock with the first timeout.
+                self.with(key, now, socket, |peer, _, socket| peer.timeout(now, socket));
+            }
+            Command::Trickle { key, candidates } => {
+                self.with(key, now, socket, |peer, _, socket| {
+                    peer.add_candidates(&candidates, now, socket)
+                });
+            }
+            Command::Restart { key, fragment, reply } => {
+                let mut answer = None;
+                self.with(key, now, socket, |peer, _, socket| {
+                    answer = Some(peer.restart(&fragment, now, socket)?);
+                    Ok(())
+                });
+                let restarted = answer.ok_or_else(|| {
+                    Error::new(Kind::CapabilityMissing, "ICE could not be restarted")
+                        .hint("Start the stream again with a new offer")
+                });
+                let restarted = restarted.map(|(ufrag, answer)| {
+                    if let Some(slot) = self.peers.get_mut(&key) {
+                        self.by_ufrag.remove(&slot.ufrag);
+                        self.by_ufrag.insert(ufrag.clone(), key);
+                        slot.ufrag = ufrag;
+                    }
+                    answer
+                });
+                if reply.send(restarted).is_err() {
+                    tracing::debug!("nobody waits for the answer to a restart");
+                }
+            }
+            Command::Remove { key } => {
+                self.with(key, now, socket, |peer, _, socket| {
+                    peer.close(now, socket);
+                    Err(End::Left)
+                });
+            }
+        }
+    }
+
+    fn media_waits(&mut self, key: Key, now: Instant, socket: &mut Socket) {
+        if let Some(slot) = self.peers.get_mut(&key) {
+            slot.peer.media_waits();
+            self.send_media(key, now, socket);
+        }
+    }
+
+    fn send_media(&mut self, key: Key, now: Instant, socket: &mut Socket) {
+        self.with(key, now, socket, |_, _, _| Ok(()));
+    }
+
+    /// Finds whose datagram it is.
+    fn receive(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+        socket: &mut Socket,
+    ) {
+        let known = self.by_address.get(&source).copied();
+        // A check names its peer, whoever the address belonged to before.
+        let named = stun_ufrag(datagram).and_then(|ufrag| self.by_ufrag.get(ufrag).copied());
+        let key = match (known, named) {
+            (known, Some(named)) if known != Some(named) => {
+                let Some(slot) = self.peers.get_mut(&named) else { return };
+                let local = slot.peer.local_for(destination);
+                let verified = Receive::new(Protocol::Udp, source, local, datagram)
+                    .is_ok_and(|receive| slot.peer.accepts(now, receive));
+                if !verified {
+                    return;
+                }
+                self.claim(source, named);
+                named
+            }
+            (Some(known), _) => known,
+            _ => return,
+        };
+        self.with(key, now, socket, |peer, _, socket| {
+            let destination = peer.local_for(destination);
+            peer.receive(now, source, destination, datagram, socket)
+        });
+    }
+
+    /// Lets packets from `address` go to `key` from now on.
+    fn claim(&mut self, address: SocketAddr, key: Key) {
+        let Some(slot) = self.peers.get_mut(&key) else { return };
+        if slot.addresses.len() >= ADDRESSES_PER_PEER {
+            return;
+        }
+        slot.addresses.push(address);
+        if let Some(before) = self.by_address.insert(address, key)
+            && let Some(slot) = self.peers.get_mut(&before)
+        {
+            slot.addresses.retain(|&other| other != address);
+        }
+    }
+
+    /// Runs `action` on a peer, sends what frames wait for it, and sees to what follows: its next
+    /// deadline, new addresses, its end. A panic is a bug, and ends that peer only.
+    fn with(
+        &mut self,
+        key: Key,
+        now: Instant,
+        socket: &mut Socket,
+        action: impl FnOnce(&mut Peer, &mut Packetizer, &mut Socket) -> Result<(), End>,
+    ) {
+        let Some(slot) = self.peers.get_mut(&key) else { return };
+        let entered = slot.span.clone().entered();
+        let Slot { peer, .. } = slot;
+        let packetizer = &mut self.packetizer;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            action(peer, packetizer, socket)?;
+            if peer.has_media() { peer.send_media(now, packetizer, socket) } else { Ok(()) }
+        }));
+        let outcome = outcome.unwrap_or_else(|_| {
+            let bug = Error::new(Kind::Internal, "the WebRTC engine failed");
+            Err(End::because(
+                bug.hint("Start the stream again, and report this if it happens twice"),
+            ))
+        });
+        if let Err(end) = outcome {
+            self.remove(key, &end, now);
+            return;
+        }
+        let deadline = slot.peer.deadline();
+        if deadline != slot.timer {
+            self.timers.remove(&(slot.timer, key));
+            slot.timer = deadline;
+            self.timers.insert((deadline, key));
+        }
+        let Slot { peer, addresses, .. } = slot;
+        for address in peer.routes() {
+            // Answers to our own checks come from where they went, if nobody else is there.
+            if addresses.len() < ADDRESSES_PER_PEER && !self.by_address.contains_key(&address) {
+                self.by_address.insert(address, key);
+                addresses.push(address);
+            }
+        }
+        drop(entered);
+    }
+
+    /// Makes sure that a deadline is later than `now`.
+    fn postpone(&mut self, key: Key, now: Instant) {
+        let Some(slot) = self.peers.get_mut(&key) else { return };
+        if slot.timer <= now {
+            self.timers.remove(&(slot.timer, key));
+            slot.timer = now + LEAST_DELAY;
+            self.timers.insert((slot.timer, key));
+        }
+    }
+
+    fn remove(&mut self, key: Key, end: &End, now: Instant) {
+        let Some(slot) = self.peers.remove(&key) else { return };
+        self.timers.remove(&(slot.timer, key));
+        if self.by_ufrag.get(&slot.ufrag) == Some(&key) {
+            self.by_ufrag.remove(&slot.ufrag);
+        }
+        for address in &slot.addresses {
+            self.by_address.remove(address);
+        }
+        self.shared.directory().ended(key, end);
+        let lasted = now.saturating_duration_since(slot.since);
+        let (totals, stats) = (slot.peer.totals(), slot.peer.subscriber().stats());
+        match end {
+            End::Left => tracing::info!(?lasted, ?totals, ?stats, "viewer left"),
+            End::Because(reason) => {
+                let source = std::error::Error::source(&**reason).map(ToString::to_string);
+                tracing::info!(%reason, source, ?lasted, ?totals, ?stats, "viewer dropped");
+            }
+        }
+    }
+}
+
+/// Our user fragment in a STUN request: what stands before the colon of USERNAME (RFC 8445
+/// §7.2.2).
+fn stun_ufrag(datagram: &[u8]) -> Option<&str> {
+    const HEADER: usize = 20;
+    const USERNAME: u16 = 0x0006;
+    let (header, mut attributes) = datagram.split_at_checked(HEADER)?;
+    if header[0] > 3 || header[4..8] != [0x21, 0x12, 0xa4, 0x42] {
+        return None;
+    }
+    while let Some((head, rest)) = attributes.split_first_chunk::<4>() {
+        let kind = u16::from_be_bytes([head[0], head[1]]);
+        let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        let value = rest.get(..length)?;
+        if kind == USERNAME {
+            return Some(std::str::from_utf8(value).ok()?.split_once(':')?.0);
+        }
+        // Attributes are padded to four bytes (RFC 8489 §14).
+        attributes = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+/// The least time between two reports of the same trouble.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// The least time to the next deadline of a peer that was just served.
+const LEAST_DELAY: Duration = Duration::from_millis(1);
+
+/// A panic elsewhere while the lock was held leaves whole values behind; going on is right.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver has the socket, and so the time its packets come and go.
+#[expect(clippy::disallowed_methods, reason = "the one clock of a thread that does I/O")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut stun = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+        stun.extend_from_slice(&[7; 12]);
+        for (kind, value) in attributes {
+            stun.extend_from_slice(&kind.to_be_bytes());
+            stun.extend_from_slice(&(value.len() as u16).to_be_bytes());
+            stun.extend_from_slice(value);
+            stun.resize(stun.len().next_multiple_of(4), 0);
+        }
+        stun
+    }
+
+    #[test]
+    fn a_check_names_its_peer() {
+        let check = request(&[(0x24, &[1, 2, 3, 4]), (0x25, b""), (6, b"abcd:efghi")]);
+        assert_eq!(stun_ufrag(&check), Some("abcd"));
+    }
+
+    #[test]
+    fn anything_else_names_nobody() {
+        let whole = request(&[(0x8022, b"odd"), (6, b"abcd:efghi")]);
+        for end in 0..whole.len() - 2 {
+            assert_eq!(stun_ufrag(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(stun_ufrag(&request(&[(6, b"nocolon")])), None);
+        assert_eq!(stun_ufrag(&request(&[(6, &[0xff, b':', b'a'])])), None);
+        assert_eq!(stun_ufrag(&[0x80; 60]), None);
+        assert_eq!(stun_ufrag(&[0; 60]), None);
+    }
+}

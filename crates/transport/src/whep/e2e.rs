@@ -1,0 +1,563 @@
+//! A viewer in the test plays from a served endpoint over loopback UDP, with losses of its choice.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
+use spaceport_types::{Codec, Kind, Rect, Result, SessionId, Target};
+use str0m::change::{SdpAnswer, SdpPendingOffer};
+use str0m::media::{Direction, Frequency, KeyframeRequestKind, MediaKind, MediaTime, Mid};
+use str0m::net::{Protocol, Receive};
+use str0m::rtp::{Extension, RtpPacket, Vp8Descriptor};
+use str0m::{Candidate, Event, Input, Output, Rtc};
+use tower::ServiceExt as _;
+
+use super::driver::now;
+use super::http::{Call, Gate, Grant, State};
+use super::packetize::tests::depacketize_h264;
+use super::{Config, Endpoint, bind, http};
+
+/// Longer than any step takes on a busy machine; nothing waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Hands publishers to the test.
+struct Launcher(mpsc::SyncSender<Publisher>);
+
+impl Launch for Launcher {
+    fn launch(&self, publisher: Publisher) {
+        self.0.try_send(publisher).unwrap();
+    }
+}
+
+/// Lets `Bearer good` in.
+struct Doorman {
+    session: SessionId,
+    codecs: Vec<Codec>,
+}
+
+impl Gate for Doorman {
+    fn authorize(&self, call: &Call<'_>) -> Result<Grant> {
+        if call.headers.get("authorization").is_some_and(|value| value == "Bearer good") {
+            return Ok(Grant { session: self.session.clone(), codecs: self.codecs.clone() });
+        }
+        Err(spaceport_types::Error::new(Kind::Unauthenticated, "no ticket"))
+    }
+}
+
+/// An endpoint, its driver's thread, and one session.
+pub(super) struct Server {
+    pub(super) router: Router,
+    pub(super) endpoint: Endpoint,
+    pub(super) sessions: Sessions,
+    pub(super) session: SessionId,
+    publishers: mpsc::Receiver<Publisher>,
+    driver: Option<JoinHandle<Result<()>>>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    pub(super) fn start(codecs: &[Codec]) -> Self {
+        let (sender, publishers) = mpsc::sync_channel(4);
+        let sessions = Sessions::new(Limits::default(), Arc::new(Launcher(sender)));
+        let open = Open {
+            target: Target::TestPattern,
+            bounds: Rect::new(0, 0, 64, 64),
+            codec: Codec::H264,
+            max_fps: 0,
+            max_dimension: 0,
+            bitrate: None,
+            policy: Policy::default(),
+            ticket_ttl: None,
+        };
+        let session = sessions.open(open, now()).unwrap().info.id;
+        let (endpoint, driver) = bind(Config::default()).unwrap();
+        let driver = std::thread::spawn(|| driver.run());
+        let gate = Doorman { session: session.clone(), codecs: codecs.to_vec() };
+        let state = State::new(endpoint.clone(), sessions.clone(), Arc::new(gate));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        Self {
+            router: http::router(state),
+            endpoint,
+            sessions,
+            session,
+            publishers,
+            driver: Some(driver),
+            runtime,
+        }
+    }
+
+    pub(super) fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.runtime.block_on(self.router.clone().oneshot(request)).unwrap()
+    }
+
+    pub(super) fn text(&self, response: Response<Body>) -> String {
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20);
+        String::from_utf8(self.runtime.block_on(body).unwrap().to_vec()).unwrap()
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.publishers.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.endpoint.shut_down();
+        let ended = self.driver.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+pub(super) fn offering(sdp: impl Into<Body>) -> Request<Body> {
+    Request::post("/whep")
+        .header("authorization", "Bearer good")
+        .header("content-type", "application/sdp")
+        .body(sdp.into())
+        .unwrap()
+}
+
+/// A frame of `size` bytes that no other `index` has.
+fn access_unit(index: u8, keyframe: bool, size: usize) -> Vec<Vec<u8>> {
+    let body = |header: u8, size: usize| {
+        let mut unit = vec![header];
+        unit.extend((1..size).map(|at| ((at * 7 + usize::from(index) * 31) % 255 + 1) as u8));
+        unit
+    };
+    if keyframe {
+        vec![body(0x67, 20), body(0x68, 5), body(0x65, size)]
+    } else {
+        vec![body(0x41, size)]
+    }
+}
+
+fn publish(publisher: &Publisher, keyframe: bool, at: Duration, payload: Vec<u8>) {
+    let geometry = publisher.geometry(Rect::new(0, 0, 64, 64), 0);
+    let frame = Published {
+        keyframe,
+        codec_epoch: 1,
+        geometry,
+        captured_at: at,
+        encode_duration: Duration::ZERO,
+        payload: Bytes::from(payload),
+    };
+    publisher.publish(frame, now());
+}
+
+fn publish_h264(publisher: &Publisher, index: u8, keyframe: bool, size: usize) {
+    let mut stream = Vec::new();
+    for unit in access_unit(index, keyframe, size) {
+        stream.extend_from_slice(&[0, 0, 0, 1]);
+        stream.extend_from_slice(&unit);
+    }
+    publish(publisher, keyframe, Duration::from_millis(33 * u64::from(index)), stream);
+}
+
+/// A viewer with a socket of its own.
+struct Client {
+    rtc: Rtc,
+    socket: UdpSocket,
+    local: SocketAddr,
+    mid: Mid,
+    pending: Option<SdpPendingOffer>,
+    offer: String,
+    answer: String,
+    resource: String,
+    etag: String,
+    packets: BTreeMap<u64, RtpPacket>,
+    /// How many RTP datagrams came, and which of them get lost.
+    arrived: usize,
+    loses: fn(usize, &[u8]) -> bool,
+    closed: bool,
+    connected: bool,
+}
+
+impl Client {
+    fn new(codec: Codec) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let local = socket.local_addr().unwrap();
+        let crypto = Arc::new(str0m::crypto::from_feature_flags());
+        let mut config = Rtc::builder()
+            .set_crypto_provider(crypto)
+            .set_rtp_mode(true)
+            .clear_codecs()
+            .set_extension(9, Extension::PlayoutDelay);
+        match codec {
+            Codec::H264 => {
+                config.codec_config().add_h264(108.into(), Some(109.into()), true, 0x42_e0_1f);
+            }
+            _ => config.codec_config().add_config(
+                101.into(),
+                Some(102.into()),
+                str0m::format::Codec::Vp8,
+                Frequency::NINETY_KHZ,
+                None,
+                str0m::format::FormatParams::default(),
+            ),
+        }
+        let mut rtc = config.build(now());
+        rtc.add_local_candidate(Candidate::host(local, "udp").unwrap());
+        let mut api = rtc.sdp_api();
+        let mid = api.add_media(MediaKind::Video, Direction::RecvOnly, None, None, None);
+        let (offer, pending) = api.apply().unwrap();
+        Self {
+            rtc,
+            socket,
+            local,
+            mid,
+            pending: Some(pending),
+            offer: offer.to_sdp_string(),
+            answer: String::new(),
+            resource: String::new(),
+            etag: String::new(),
+            packets: BTreeMap::new(),
+            arrived: 0,
+            loses: |_, _| false,
+            closed: false,
+            connected: false,
+        }
+    }
+
+    /// Posts the offer and takes the answer.
+    fn join(&mut self, server: &Server) {
+        let response = server.send(offering(self.offer.clone()));
+        assert_eq!(response.status(), 201);
+        self.resource = response.headers()["location"].to_str().unwrap().to_owned();
+        self.etag = response.headers()["etag"].to_str().unwrap().to_owned();
+        self.answer = server.text(response);
+        let answer = SdpAnswer::from_sdp_string(&self.answer).unwrap();
+        self.rtc.sdp_api().accept_answer(self.pending.take().unwrap(), answer).unwrap();
+    }
+
+    /// Plays until `done`.
+    fn play(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let until = now() + PATIENCE;
+        while !done(self) {
+            assert!(now() < until, "{what}: {} packets came", self.packets.len());
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        loop {
+            match self.rtc.poll_output().unwrap() {
+                Output::Timeout(_) => break,
+                Output::Transmit(transmit) => {
+                    self.socket.send_to(&transmit.contents, transmit.destination).unwrap();
+                }
+                Output::Event(Event::Connected) => self.connected = true,
+                Output::Event(Event::Closed) => self.closed = true,
+                Output::Event(Event::RtpPacket(packet)) => {
+                    self.packets.insert(*packet.seq_no, packet);
+                }
+                Output::Event(_) => {}
+            }
+        }
+        let mut buffer = [0; 2048];
+        match self.socket.recv_from(&mut buffer) {
+            Ok((length, source)) => {
+                let datagram = &buffer[..length];
+                // RTP, and not RTCP on the same port.
+                if matches!(datagram, [128..=191, second, ..] if second & 0x7f >= 96) {
+                    self.arrived += 1;
+                    if (self.loses)(self.arrived, datagram) {
+                        return;
+                    }
+                }
+                let receive = Receive::new(Protocol::Udp, source, self.local, datagram).unwrap();
+                self.rtc.handle_input(Input::Receive(now(), receive)).unwrap();
+            }
+            Err(_) => self.rtc.handle_input(Input::Timeout(now())).unwrap(),
+        }
+    }
+
+    /// The whole frames among the packets, oldest first.
+    fn frames(&self) -> Vec<Vec<&RtpPacket>> {
+        let mut frames: BTreeMap<u64, Vec<&RtpPacket>> = BTreeMap::new();
+        for packet in self.packets.values() {
+            frames.entry(packet.time.numer()).or_default().push(packet);
+        }
+        let mut before: Option<u64> = None;
+        let mut whole = Vec::new();
+        for packets in frames.into_values() {
+            let (first, last) = (*packets[0].seq_no, *packets.last().unwrap().seq_no);
+            let follows = before.is_none_or(|before| before + 1 == first);
+            let complete = last - first + 1 == packets.len() as u64;
+            if follows && complete && packets.last().unwrap().header.marker {
+                whole.push(packets);
+            }
+            before = Some(last);
+        }
+        whole
+    }
+
+    fn units(&self) -> Vec<Vec<Vec<u8>>> {
+        let units = |frame: &Vec<&RtpPacket>| depacketize_h264(frame.iter().map(|p| &*p.payload));
+        self.frames().iter().map(units).collect()
+    }
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order_beginning_with_a_keyframe() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    // What came before the handshake is replayed after it.
+    publish_h264(&publisher, 0, true, 40_000);
+    publish_h264(&publisher, 1, false, 900);
+    client.play("two frames", |client| client.frames().len() == 2);
+    for index in 2..20 {
+        publish_h264(&publisher, index, false, 100 + 700 * usize::from(index));
+        client.play("a frame", |client| client.frames().len() > usize::from(index));
+    }
+    let units = client.units();
+    for (index, frame) in units.iter().enumerate() {
+        let size = match index {
+            0 => 40_000,
+            1 => 900,
+            index => 100 + 700 * index,
+        };
+        assert_eq!(*frame, access_unit(index as u8, index == 0, size), "frame {index}");
+    }
+    let zero = Some(MediaTime::ZERO);
+    for packet in client.packets.values() {
+        let delay = &packet.header.ext_vals;
+        assert_eq!((delay.play_delay_min, delay.play_delay_max), (zero, zero));
+    }
+    let times: Vec<_> = client.frames().iter().map(|frame| frame[0].time.numer()).collect();
+    assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+    // The two frames of before were captured 33 ms apart and sent at once.
+    assert!(times[1] - times[0] < 33 * 90, "{times:?}");
+}
+
+#[test]
+fn lost_packets_are_sent_again() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.loses = |arrived, _| arrived % 20 == 0;
+    client.join(&server);
+    let publisher = server.publisher();
+    for index in 0..30 {
+        publish_h264(&publisher, index, index == 0, 20_000);
+        let next = now() + Duration::from_millis(10);
+        client.play("the next frame's time", |_| now() >= next);
+    }
+    client.play("all frames, whole", |client| client.frames().len() == 30);
+    assert!(client.arrived / 20 > 10, "only {} packets came", client.arrived);
+    for (index, frame) in client.units().iter().enumerate() {
+        assert_eq!(*frame, access_unit(index as u8, index == 0, 20_000), "frame {index}");
+    }
+}
+
+#[test]
+fn the_end_of_a_picture_that_stands_still_is_not_lost_for_good() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    // The only frame has 5 packets; the last two never come at first.
+    client.loses = |arrived, _| matches!(arrived, 4 | 5);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 4_000);
+    client.play("the frame, whole", |client| client.frames().len() == 1);
+    assert_eq!(client.units(), [access_unit(0, true, 4_000)]);
+    assert_eq!(publisher.demand(now()).keyframe, None, "no keyframe was needed");
+}
+
+#[test]
+fn a_picture_loss_asks_the_producer_for_a_keyframe() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 1_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+    assert_eq!(publisher.demand(now()).keyframe, None);
+    let mid = client.mid;
+    let mut api = client.rtc.direct_api();
+    api.stream_rx_by_mid(mid, None).unwrap().request_keyframe(KeyframeRequestKind::Pli);
+    client.play("the request", |_| publisher.demand(now()).keyframe.is_some());
+}
+
+#[test]
+fn two_viewers_of_one_stream_get_the_same_frames() {
+    let server = Server::start(&[Codec::H264]);
+    let mut clients = [Client::new(Codec::H264), Client::new(Codec::H264)];
+    for client in &mut clients {
+        client.join(&server);
+    }
+    assert_eq!(server.endpoint.viewers(), 2);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 9_000);
+    let [one, other] = &mut clients;
+    one.play("the first", |one| {
+        other.turn();
+        one.frames().len() == 1 && other.frames().len() == 1
+    });
+    publish_h264(&publisher, 1, false, 9_000);
+    one.play("the second", |one| {
+        other.turn();
+        one.frames().len() == 2 && other.frames().len() == 2
+    });
+    assert_eq!(one.units(), other.units());
+    let ssrc = |client: &Client| client.packets.values().next().unwrap().header.ssrc;
+    assert_ne!(ssrc(one), ssrc(other));
+}
+
+#[test]
+fn vp8_pictures_are_counted_per_viewer() {
+    let server = Server::start(&[Codec::H264, Codec::Vp8]);
+    let mut client = Client::new(Codec::Vp8);
+    client.join(&server);
+    let publisher = server.publisher();
+    assert_eq!(publisher.codec(), Codec::Vp8);
+    for index in 0..3 {
+        let frame = vec![index; 3_000];
+        publish(&publisher, index == 0, Duration::from_millis(20 * u64::from(index)), frame);
+        client.play("a frame", |client| client.frames().len() > usize::from(index));
+    }
+    let mut pictures = Vec::new();
+    for (index, frame) in client.frames().iter().enumerate() {
+        let descriptors: Vec<_> =
+            frame.iter().map(|packet| Vp8Descriptor::parse(&packet.payload).unwrap()).collect();
+        let picture = descriptors[0].picture_id().unwrap();
+        assert!(descriptors.iter().all(|descriptor| descriptor.picture_id() == Some(picture)));
+        pictures.push(picture);
+        let whole: Vec<u8> = frame.iter().flat_map(|packet| packet.payload[4..].to_vec()).collect();
+        assert_eq!(whole, vec![index as u8; 3_000]);
+    }
+    let next = |picture: u16| (picture + 1) & 0x7fff;
+    assert_eq!(pictures, [pictures[0], next(pictures[0]), next(next(pictures[0]))]);
+}
+
+#[test]
+fn a_closed_session_closes_the_connection_and_the_resource_tells_why() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 1_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+    server.sessions.close(&server.session).unwrap();
+    client.play("the goodbye", |client| client.closed);
+    client.play("the end of the viewer", |_| server.endpoint.viewers() == 0);
+    let response = server.send(Request::get(&client.resource).body(Body::empty()).unwrap());
+    assert_eq!(response.status(), 410);
+    let problem: serde_json::Value = serde_json::from_str(&server.text(response)).unwrap();
+    assert_eq!(problem["cause"], "session_closed");
+}
+
+#[test]
+fn a_deleted_resource_lets_the_viewer_go_and_nobody_is_encoded_for() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 1_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+    assert_eq!(publisher.demand(now()).viewers, 1);
+    let delete = || Request::delete(&client.resource).body(Body::empty()).unwrap();
+    assert_eq!(server.send(delete()).status(), 200);
+    assert_eq!(server.send(delete()).status(), 410);
+    client.play("the goodbye", |client| client.closed);
+    client.play("the end of demand", |_| publisher.demand(now()).viewers == 0);
+}
+
+#[test]
+fn a_viewer_that_leaves_is_noticed() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    client.play("the connection", |client| client.connected);
+    client.rtc.close().unwrap();
+    client.play("its departure", |_| server.endpoint.viewers() == 0);
+}
+
+#[test]
+fn candidates_may_come_after_the_offer() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    let (candidates, offer): (Vec<&str>, Vec<&str>) =
+        client.offer.lines().partition(|line| line.starts_with("a=candidate"));
+    assert_eq!(candidates.len(), 1);
+    let fragment = format!("a=mid:{}\r\n{}\r\na=end-of-candidates\r\n", client.mid, candidates[0]);
+    client.offer = offer.join("\r\n") + "\r\n";
+    client.join(&server);
+    // The viewer itself waits, so only the server's checks can bring the two together.
+    let patch = Request::patch(&client.resource)
+        .header("content-type", "application/trickle-ice-sdpfrag")
+        .header("if-match", &client.etag)
+        .body(Body::from(fragment))
+        .unwrap();
+    assert_eq!(server.send(patch).status(), 204);
+    let mut buffer = [0; 2048];
+    client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (length, source) = client.socket.recv_from(&mut buffer).unwrap();
+    assert_eq!((buffer[0], length > 20), (0, true), "not a STUN request");
+    assert_eq!(source, server.endpoint.local_addr());
+    client.socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    client.play("the connection", |client| client.connected);
+}
+
+#[test]
+fn ice_can_be_restarted_while_the_picture_goes_on() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 1_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+
+    let mut api = client.rtc.sdp_api();
+    api.ice_restart(true);
+    let (offer, pending) = api.apply().unwrap();
+    let offer = offer.to_sdp_string();
+    let is_ice = |line: &&str| {
+        ["a=ice-ufrag", "a=ice-pwd", "a=candidate"].iter().any(|name| line.starts_with(name))
+    };
+    let fragment = offer.lines().filter(is_ice).collect::<Vec<_>>().join("\r\n");
+    let patch = Request::patch(&client.resource)
+        .header("content-type", "application/trickle-ice-sdpfrag")
+        .header("if-match", "*")
+        .body(Body::from(fragment))
+        .unwrap();
+    let response = server.send(patch);
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "application/trickle-ice-sdpfrag");
+    let etag = response.headers()["etag"].to_str().unwrap().to_owned();
+    assert_ne!(etag, client.etag);
+    let fragment = server.text(response);
+
+    // The viewer's side of the fragment: the old answer with the new credentials.
+    let new = |name: &str| fragment.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    let answer: Vec<String> = client
+        .answer
+        .lines()
+        .map(|line| match line.split(':').next() {
+            Some(name @ ("a=ice-ufrag" | "a=ice-pwd")) => new(name),
+            _ => line.to_owned(),
+        })
+        .collect();
+    let answer = SdpAnswer::from_sdp_string(&(answer.join("\r\n") + "\r\n")).unwrap();
+    client.rtc.sdp_api().accept_answer(pending, answer).unwrap();
+    for index in 1..10 {
+        publish_h264(&publisher, index, false, 3_000);
+        client.play("a frame", |client| client.frames().len() > usize::from(index));
+    }
+    // The old session's tag no longer fits.
+    let stale = Request::patch(&client.resource)
+        .header("content-type", "application/trickle-ice-sdpfrag")
+        .header("if-match", &client.etag)
+        .body(Body::empty())
+        .unwrap();
+    assert_eq!(server.send(stale).status(), 412);
+}

@@ -1,0 +1,282 @@
+//! WebRTC egress over WHEP: HTTP and SDP in, RTP out.
+//!
+//! ```text
+//! POST /whep ─► http ─► offer ─► peer::negotiate ─► 201 + answer
+//!                         │ Command::Add
+//!                         ▼
+//! session::Subscriber ─► driver ─► peer (one per viewer) ─► packetize ─► socket ─► viewer
+//!                                    ▲ NACK, PLI, ICE                      │
+//!                                    └─────────────────────────────────────┘
+//! ```
+//!
+//! One UDP port and one thread serve all viewers. A frame is packetized once, whoever watches it;
+//! each viewer has its own RTP clock and sequence, encryption and retransmission. The engine is
+//! str0m, which does no I/O of its own; nothing outside this module knows it.
+//!
+//! HTTP follows draft-ietf-wish-whep and RFC 9725: strict in what is sent, lenient in what
+//! deployed players send.
+
+mod clock;
+mod directory;
+mod driver;
+#[cfg(test)]
+mod e2e;
+pub mod http;
+pub mod offer;
+mod packetize;
+mod peer;
+pub mod problem;
+mod socket;
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use spaceport_session::Subscriber;
+use spaceport_types::{Cause, Error, Kind, Result};
+use tokio::sync::oneshot;
+
+pub use driver::Driver;
+
+use driver::{Command, Shared};
+use offer::{Choice, Fragment, Offer};
+use peer::{Identity, negotiate};
+use socket::{Socket, interface_addresses};
+
+/// How viewers reach an endpoint.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// The address of the UDP socket all viewers share. Port 0 takes any; an unspecified address
+    /// offers those of all interfaces.
+    pub listen: SocketAddr,
+    /// Addresses that viewers are told besides, or instead where `listen` is unspecified: those of
+    /// a NAT that forwards the port.
+    pub advertise: Vec<IpAddr>,
+    /// Viewers at one time.
+    pub max_viewers: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            advertise: Vec::new(),
+            max_viewers: 512,
+        }
+    }
+}
+
+/// A handle to a running endpoint. Cloning it makes another; when the last is dropped, the driver
+/// ends.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    identity: Identity,
+    local: SocketAddr,
+    advertise: Vec<IpAddr>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.shut_down();
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("local", &self.inner.local).finish_non_exhaustive()
+    }
+}
+
+/// Binds the socket and makes the certificate. Nothing is served before [`Driver::run`].
+///
+/// # Errors
+///
+/// `io` when the address cannot be bound.
+pub fn bind(config: Config) -> Result<(Endpoint, Driver)> {
+    let Config { listen, advertise, max_viewers } = config;
+    let socket = Socket::bind(listen, advertise.clone()).map_err(|error| {
+        Error::new(Kind::Io, "the WebRTC port cannot be bound")
+            .with("address", listen)
+            .hint("Choose another port, or 0 for any")
+            .source(error)
+    })?;
+    let shared = Arc::new(Shared::new(max_viewers)?);
+    let identity = Identity::generate()?;
+    let local = socket.local();
+    let driver = Driver::new(Arc::clone(&shared), socket);
+    Ok((Endpoint { inner: Arc::new(Inner { shared, identity, local, advertise }) }, driver))
+}
+
+/// What a `POST` gets.
+#[derive(Debug)]
+struct Accepted {
+    answer: String,
+    resource: String,
+    etag: String,
+}
+
+/// What a `PATCH` gets.
+#[derive(Debug)]
+enum Patched {
+    Candidates,
+    Restarted { etag: String, fragment: String },
+}
+
+impl Endpoint {
+    /// The address of the UDP socket, with the port really bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local
+    }
+
+    /// How many viewers it serves, those included that are still connecting.
+    pub fn viewers(&self) -> usize {
+        self.inner.shared.directory().len()
+    }
+
+    /// Says goodbye to every viewer and lets [`Driver::run`] return.
+    pub fn shut_down(&self) {
+        self.inner.shared.shut_down();
+    }
+
+    /// Answers an offer. `None` when the engine will not send that codec to this viewer.
+    fn accept(
+        &self,
+        offer: &Offer,
+        choice: &Choice,
+        subscriber: Subscriber,
+        remote: Option<IpAddr>,
+    ) -> Result<Option<Accepted>> {
+        let candidates = self.candidates(remote);
+        let now = driver::now();
+        let inner = &self.inner;
+        // The engine reads what is left of a stranger's offer here.
+        let negotiated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            negotiate(&inner.identity, offer, choice, &candidates, now)
+        }))
+        .unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the WebRTC engine failed")))?;
+        let Some(negotiated) = negotiated else { return Ok(None) };
+
+        let (resource, etag, seed) = (random_name()?, etag()?, u64::from_be_bytes(random()?));
+        let ufrag = offer.ufrag().to_owned();
+        let answer = negotiated.answer.clone();
+        let key = inner.shared.directory().insert(resource.clone(), etag.clone(), ufrag)?;
+        let negotiated = Box::new(negotiated);
+        let add = Command::Add { key, negotiated, subscriber, seed };
+        if let Err(error) = inner.shared.command(add) {
+            // It was never there.
+            inner.shared.directory().remove(&resource)?;
+            return Err(error);
+        }
+        Ok(Some(Accepted { answer, resource, etag }))
+    }
+
+    /// Adds candidates to a resource, or restarts its ICE session.
+    ///
+    /// `if_match` is the header's value; players that leave it out are let through.
+    async fn patch(
+        &self,
+        name: &str,
+        if_match: Option<&str>,
+        mut fragment: Fragment,
+    ) -> Result<Patched> {
+        let shared = &self.inner.shared;
+        let key = {
+            let mut directory = shared.directory();
+            let resource = directory.find(name)?;
+            let matches = if_match.is_none_or(|tags| {
+                tags.split(',').map(str::trim).any(|tag| tag == "*" || tag == resource.etag)
+            });
+            if !matches {
+                return Err(Error::new(
+                    Kind::PreconditionFailed,
+                    "the ICE session has another entity tag now",
+                )
+                .with("etag", &resource.etag)
+                .hint("Use the ETag of the last answer"));
+            }
+            let restart =
+                fragment.credentials.as_ref().is_some_and(|new| new.ufrag != resource.ufrag);
+            if !restart {
+                resource.admit(&mut fragment.candidates);
+                let (key, candidates) = (resource.key, fragment.candidates);
+                drop(directory);
+                if !candidates.is_empty() {
+                    shared.command(Command::Trickle { key, candidates })?;
+                }
+                return Ok(Patched::Candidates);
+            }
+            resource.key
+        };
+        let ufrag = fragment.credentials.as_ref().map(|new| new.ufrag.clone()).unwrap_or_default();
+        let (reply, answer) = oneshot::channel();
+        shared.command(Command::Restart { key, fragment, reply })?;
+        let gone = |_| Error::because(Cause::SessionClosed, "the stream ended meanwhile");
+        let fragment = answer.await.map_err(gone)??;
+        let etag = etag()?;
+        shared.directory().find(name)?.restart(etag.clone(), ufrag);
+        Ok(Patched::Restarted { etag, fragment })
+    }
+
+    /// Whether a resource exists; if not, why.
+    fn check(&self, name: &str) -> Result<()> {
+        self.inner.shared.directory().find(name).map(drop)
+    }
+
+    /// Ends a resource.
+    fn remove(&self, name: &str) -> Result<()> {
+        let key = self.inner.shared.directory().remove(name)?;
+        self.inner.shared.command(Command::Remove { key })
+    }
+
+    /// Where a viewer that comes from `remote` may reach the socket.
+    fn candidates(&self, remote: Option<IpAddr>) -> Vec<SocketAddr> {
+        let Inner { local, advertise, .. } = &*self.inner;
+        let mut addresses = advertise.clone();
+        if !local.ip().is_unspecified() {
+            addresses.push(local.ip());
+        } else {
+            // Only a viewer on this machine can use a loopback address.
+            let near = remote.is_none_or(|remote| remote.to_canonical().is_loopback());
+            let mut own = interface_addresses();
+            own.retain(|ip| {
+                (near || !ip.is_loopback())
+                    && (advertise.is_empty() || ip.is_loopback())
+                    && (local.is_ipv6() || ip.is_ipv4())
+            });
+            addresses.extend(own);
+        }
+        let mut seen = std::collections::HashSet::new();
+        addresses.retain(|&address| seen.insert(address));
+        addresses.into_iter().map(|ip| SocketAddr::new(ip, local.port())).collect()
+    }
+}
+
+/// 128 random bits, the whole right to a resource.
+fn random_name() -> Result<String> {
+    Ok(hex(&random::<16>()?))
+}
+
+/// A new entity tag; it tells two ICE sessions of one resource apart, no more.
+fn etag() -> Result<String> {
+    Ok(format!("\"{}\"", hex(&random::<8>()?)))
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(Kind::Io, "no random bytes").source(error.to_string()))?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string can always grow");
+        text
+    })
+}

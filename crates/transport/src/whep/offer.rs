@@ -1,0 +1,723 @@
+//! What a viewer's SDP offers, read once and kept small.
+//!
+//! [`inspect`] is the only code that sees the offer as it came. It is pure, never panics, and
+//! keeps a bounded amount of what it reads. The WebRTC engine gets a new, minimal offer instead
+//! ([`Offer::reduced`]) with the one video section and the one codec that will be used, and a data
+//! channel if there is one; [`Offer::answer`] puts its answer back among the sections of the
+//! viewer's offer, the others rejected (RFC 8829, RFC 8843).
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use spaceport_types::{Codec, Error, Kind, Result};
+
+/// Bytes of an offer at most. Chromium's largest is below 10 KiB.
+pub const MAX_OFFER: usize = 64 << 10;
+
+/// Sections of an offer at most; a viewer needs three (audio, video, data).
+const MAX_SECTIONS: usize = 32;
+
+/// Candidates kept from one offer or fragment; more are ignored.
+///
+/// Each is an address that connectivity checks go to, so this also bounds how much traffic one
+/// request can send elsewhere.
+pub(super) const MAX_CANDIDATES: usize = 32;
+
+/// Payload types looked at in one section; there are only 128.
+const MAX_PAYLOAD_TYPES: usize = 128;
+
+/// Longest ICE user fragment and password (RFC 8839 §5.4).
+const MAX_CREDENTIAL: usize = 256;
+
+/// Longest value of any other attribute that is copied into the reduced offer.
+const MAX_VALUE: usize = 512;
+
+/// Longest media id. It travels in a header extension of every early RTP packet.
+const MAX_MID: usize = 16;
+
+/// The header extensions spaceport uses; the others are not negotiated.
+const EXTENSIONS: [&str; 2] = [
+    "urn:ietf:params:rtp-hdrext:sdes:mid",
+    "http://www.webrtc.org/experiments/rtp-hdrext/playout-delay",
+];
+
+/// An offer that can be answered, if a codec fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    sections: Vec<Section>,
+    credentials: Credentials,
+    fingerprint: String,
+    setup: Option<String>,
+    bundled: bool,
+    candidates: Vec<String>,
+}
+
+/// One m-line and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Section {
+    media: Media,
+    mid: Option<String>,
+    /// The m-line it is rejected with, and what its format was, so that a rejection says what it
+    /// rejects.
+    rejection: String,
+    mapping: Option<String>,
+    /// Whether the viewer still uses the section and would receive on it.
+    receives: bool,
+    codecs: Vec<Choice>,
+    extensions: Vec<(u8, &'static str)>,
+    credentials: Option<Credentials>,
+    fingerprint: Option<String>,
+    setup: Option<String>,
+}
+
+/// What a section carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Media {
+    Video,
+    Data,
+    Other,
+}
+
+/// ICE user fragment and password (RFC 8445 §5.3).
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) ufrag: String,
+    pub(super) pwd: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("ufrag", &self.ufrag).finish_non_exhaustive()
+    }
+}
+
+/// One way to send video to this viewer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    codec: Codec,
+    section: usize,
+    payload_type: u8,
+    /// The payload type of its retransmissions (RFC 4588).
+    rtx: Option<u8>,
+    /// `profile-level-id` of H.264 (RFC 6184 §8.1), and whether the offer names mode 1.
+    profile: Option<u32>,
+    mode: Option<u8>,
+}
+
+impl Choice {
+    /// The codec.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// The payload type the viewer wants it under.
+    pub fn payload_type(&self) -> u8 {
+        self.payload_type
+    }
+
+    /// Which section of the offer it is in.
+    pub(super) fn section(&self) -> usize {
+        self.section
+    }
+
+    pub(super) fn rtx(&self) -> Option<u8> {
+        self.rtx
+    }
+
+    pub(super) fn profile(&self) -> u32 {
+        self.profile.unwrap_or(BASELINE_LEVEL_1)
+    }
+
+    /// How well it suits; lower is better, `None` is unusable.
+    fn rank(&self) -> Option<u32> {
+        match self.codec {
+            Codec::H264 => {
+                // FU-A needs mode 1. GStreamer offers it without saying so; an explicit other
+                // mode means what it says.
+                let unsaid = match self.mode {
+                    Some(1) => 0,
+                    None => 10,
+                    Some(_) => return None,
+                };
+                // Every decoder takes constrained baseline; asking for the least keeps encoders
+                // that look at the profile on it.
+                let profile = self.profile.unwrap_or(BASELINE_LEVEL_1);
+                let distance = match (profile >> 16, profile & 0x4000) {
+                    (0x42, 0x4000) => 0,
+                    (0x42, _) => 1,
+                    (0x4d, _) => 2,
+                    (0x64, _) => 3,
+                    _ => 4,
+                };
+                Some(unsaid + distance)
+            }
+            Codec::Vp8 => Some(100),
+            _ => None,
+        }
+    }
+}
+
+/// Constrained baseline, level 1: what an absent `profile-level-id` means (RFC 6184 §8.1).
+const BASELINE_LEVEL_1: u32 = 0x42_00_0a;
+
+/// Reads an offer.
+///
+/// # Errors
+///
+/// `invalid_argument` when it is not SDP, lacks ICE credentials or a fingerprint, or goes beyond
+/// what any viewer needs. That no codec fits is not an error here; see [`Offer::choices`].
+pub fn inspect(sdp: &str) -> Result<Offer> {
+    if sdp.len() > MAX_OFFER {
+        return Err(malformed("the offer is too large").with("limit", MAX_OFFER));
+    }
+    let mut lines = sdp.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    if lines.next() != Some("v=0") {
+        return Err(malformed("the offer does not begin with `v=0`")
+            .hint("Send the SDP of the offer itself as the request's body"));
+    }
+
+    let mut session = Common::default();
+    let mut bundled = false;
+    let mut sections: Vec<Builder<'_>> = Vec::new();
+    let mut candidates = Candidates::default();
+    for line in lines {
+        let Some((kind, value)) = line.split_once('=').filter(|(kind, _)| kind.len() == 1) else {
+            return Err(malformed("a line of the offer is not of the form `x=value`"));
+        };
+        match kind {
+            "m" => {
+                if sections.len() == MAX_SECTIONS {
+                    let error = malformed("the offer has too many sections");
+                    return Err(error.with("limit", MAX_SECTIONS));
+                }
+                sections.push(Builder::new(value)?);
+            }
+            "a" => {
+                let (name, value) = value.split_once(':').unwrap_or((value, ""));
+                if name == "candidate" {
+                    candidates.push(value);
+                } else if let Some(section) = sections.last_mut() {
+                    section.attribute(name, value);
+                } else if name == "group" {
+                    bundled |= value.split_ascii_whitespace().next() == Some("BUNDLE");
+                } else {
+                    session.attribute(name, value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    let sections: Vec<Section> =
+        sections.into_iter().enumerate().map(|(index, builder)| builder.build(index)).collect();
+    let mut mids = HashSet::new();
+    for mid in sections.iter().filter_map(|section| section.mid.as_deref()) {
+        if !is_token(mid, MAX_MID) {
+            return Err(malformed("a media id of the offer cannot be used").with("mid", mid));
+        }
+        if !mids.insert(mid) {
+            return Err(
+                malformed("two sections of the offer have the same media id").with("mid", mid)
+            );
+        }
+    }
+    if sections.is_empty() {
+        return Err(malformed("the offer has no media section"));
+    }
+
+    // Bundled sections share a transport, so any section's description of it will do; the video's
+    // own comes first where a viewer describes it several times over.
+    let by_preference = || {
+        let video = sections.iter().filter(|section| section.media == Media::Video);
+        video.chain(sections.iter().filter(|section| section.media != Media::Video))
+    };
+    let credentials = by_preference()
+        .find_map(|section| section.credentials.clone())
+        .or_else(|| session.credentials())
+        .ok_or_else(|| malformed("the offer has no usable `a=ice-ufrag` and `a=ice-pwd`"))?;
+    let fingerprint = by_preference()
+        .find_map(|section| section.fingerprint.clone())
+        .or(session.fingerprint)
+        .ok_or_else(|| malformed("the offer has no usable `a=fingerprint`"))?;
+    let setup = by_preference().find_map(|section| section.setup.clone()).or(session.setup);
+    let candidates = candidates.kept;
+    Ok(Offer { sections, credentials, fingerprint, setup, bundled, candidates })
+}
+
+impl Offer {
+    /// Everything this viewer can be sent, best first.
+    pub fn choices(&self) -> impl Iterator<Item = &Choice> {
+        let codecs = self.sections.iter().filter(|section| section.receives);
+        let mut choices: Vec<_> = codecs
+            .flat_map(|section| &section.codecs)
+            .filter_map(|choice| Some((choice.rank()?, choice)))
+            .collect();
+        choices.sort_by_key(|&(rank, _)| rank);
+        choices.into_iter().map(|(_, choice)| choice)
+    }
+
+    /// The viewer's ICE user fragment.
+    pub(super) fn ufrag(&self) -> &str {
+        &self.credentials.ufrag
+    }
+
+    /// An offer that holds just what `choice` needs, with other credentials after an ICE restart.
+    pub(super) fn reduced(&self, choice: &Choice, restart: Option<&Fragment>) -> String {
+        let mut sdp = String::with_capacity(2048);
+        let kept: Vec<usize> = self.kept(choice).collect();
+        let (credentials, candidates) = match restart {
+            Some(Fragment { credentials: Some(credentials), candidates, .. }) => {
+                (credentials, candidates)
+            }
+            _ => (&self.credentials, &self.candidates),
+        };
+        line(&mut sdp, "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0");
+        let mids: Vec<_> = kept.iter().map(|&index| self.mid(index)).collect();
+        line(&mut sdp, format_args!("a=group:BUNDLE {}", mids.join(" ")));
+        for (position, &index) in kept.iter().enumerate() {
+            let section = &self.sections[index];
+            if section.media == Media::Data {
+                line(&mut sdp, "m=application 9 UDP/DTLS/SCTP webrtc-datachannel");
+            } else {
+                let rtx = choice.rtx.map(|rtx| format!(" {rtx}")).unwrap_or_default();
+                let pt = choice.payload_type;
+                line(&mut sdp, format_args!("m=video 9 UDP/TLS/RTP/SAVPF {pt}{rtx}"));
+            }
+            line(&mut sdp, "c=IN IP4 0.0.0.0");
+            line(&mut sdp, format_args!("a=mid:{}", self.mid(index)));
+            line(&mut sdp, format_args!("a=ice-ufrag:{}", credentials.ufrag));
+            line(&mut sdp, format_args!("a=ice-pwd:{}", credentials.pwd));
+            line(&mut sdp, format_args!("a=fingerprint:{}", self.fingerprint));
+            let setup = self.setup.as_deref().unwrap_or("actpass");
+            line(&mut sdp, format_args!("a=setup:{setup}"));
+            if section.media == Media::Data {
+                line(&mut sdp, "a=sctp-port:5000\r\na=max-message-size:262144");
+            } else {
+                choice.describe(&mut sdp);
+                for (id, uri) in &section.extensions {
+                    line(&mut sdp, format_args!("a=extmap:{id} {uri}"));
+                }
+            }
+            if position == 0 {
+                for candidate in candidates {
+                    line(&mut sdp, format_args!("a=candidate:{candidate}"));
+                }
+            }
+        }
+        sdp
+    }
+
+    /// Puts the engine's answer to [`Offer::reduced`] back among the viewer's sections.
+    ///
+    /// `None` when the answer does not carry the video: then there is nothing to watch, whatever
+    /// else was agreed on.
+    pub(super) fn answer(&self, choice: &Choice, reduced: &str) -> Option<String> {
+        let start = reduced.find("\r\nm=")? + 2;
+        let (session, sections) = reduced.split_at(start);
+        let sections: Vec<&str> = split_before(sections, "m=");
+        let kept: Vec<usize> = self.kept(choice).collect();
+        if sections.len() != kept.len() {
+            return None;
+        }
+        let mut sdp = String::with_capacity(reduced.len() + 512);
+        for part in session.split_inclusive("\r\n") {
+            // RFC 5888 §9.2: no group in the answer that was not in the offer.
+            if self.bundled || !part.starts_with("a=group:") {
+                sdp.push_str(part);
+            }
+        }
+        for (index, section) in self.sections.iter().enumerate() {
+            let Some(position) = kept.iter().position(|&kept| kept == index) else {
+                section.reject(&mut sdp);
+                continue;
+            };
+            let accepted = sections[position];
+            if index == choice.section && !carries(accepted, choice.payload_type) {
+                return None;
+            }
+            sdp.push_str(accepted);
+        }
+        Some(sdp)
+    }
+
+    /// The sections that are accepted: the chosen video and the first data channel.
+    fn kept(&self, choice: &Choice) -> impl Iterator<Item = usize> {
+        let data = self.sections.iter().position(|section| section.media == Media::Data);
+        let video = choice.section;
+        (0..self.sections.len()).filter(move |&index| index == video || Some(index) == data)
+    }
+
+    /// A section's media id; its place, for the rare offer that has none.
+    pub(super) fn mid(&self, index: usize) -> String {
+        self.sections[index].mid.clone().unwrap_or_else(|| index.to_string())
+    }
+}
+
+impl Choice {
+    /// The attributes of a video section that offers nothing else.
+    fn describe(&self, sdp: &mut String) {
+        let pt = self.payload_type;
+        let name = if self.codec == Codec::H264 { "H264" } else { "VP8" };
+        line(sdp, "a=recvonly\r\na=rtcp-mux");
+        line(sdp, format_args!("a=rtpmap:{pt} {name}/90000"));
+        // No congestion feedback: the rate is not yet adapted to it, and every viewer would send
+        // some for each frame.
+        for feedback in ["nack", "nack pli", "ccm fir"] {
+            line(sdp, format_args!("a=rtcp-fb:{pt} {feedback}"));
+        }
+        if self.codec == Codec::H264 {
+            let profile = self.profile();
+            line(
+                sdp,
+                format_args!(
+                    "a=fmtp:{pt} level-asymmetry-allowed=1;packetization-mode=1;\
+                     profile-level-id={profile:06x}"
+                ),
+            );
+        }
+        if let Some(rtx) = self.rtx {
+            line(sdp, format_args!("a=rtpmap:{rtx} rtx/90000\r\na=fmtp:{rtx} apt={pt}"));
+        }
+    }
+}
+
+impl Section {
+    /// This section with port zero (RFC 3264 §6), without any of the transport's attributes.
+    fn reject(&self, sdp: &mut String) {
+        line(sdp, format_args!("m={}\r\nc=IN IP4 0.0.0.0", self.rejection));
+        if let Some(mid) = &self.mid {
+            line(sdp, format_args!("a=mid:{mid}"));
+        }
+        if let Some(mapping) = &self.mapping {
+            line(sdp, format_args!("a=rtpmap:{mapping}"));
+        }
+        line(sdp, "a=inactive");
+    }
+}
+
+/// An `application/trickle-ice-sdpfrag` (RFC 8840): more candidates, or an ICE restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fragment {
+    pub(super) credentials: Option<Credentials>,
+    pub(super) candidates: Vec<String>,
+}
+
+/// Reads a fragment. Lines it does not know are ignored; candidates that cannot be used (mDNS
+/// names, TCP) are left out.
+pub(super) fn fragment(text: &str) -> Result<Fragment> {
+    let mut common = Common::default();
+    let mut candidates = Candidates::default();
+    for part in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let Some((kind, value)) = part.split_once('=').filter(|(kind, _)| kind.len() == 1) else {
+            return Err(malformed("a line of the fragment is not of the form `x=value`"));
+        };
+        if kind == "a" {
+            let (name, value) = value.split_once(':').unwrap_or((value, ""));
+            match name {
+                "candidate" => candidates.push(value),
+                _ => common.attribute(name, value),
+            }
+        }
+    }
+    Ok(Fragment { credentials: common.credentials(), candidates: candidates.kept })
+}
+
+/// The fragment that answers an ICE restart.
+pub(super) fn restart_answer(credentials: &Credentials, candidates: &[String]) -> String {
+    let mut sdp = String::with_capacity(512);
+    line(&mut sdp, format_args!("a=ice-ufrag:{}", credentials.ufrag));
+    line(&mut sdp, format_args!("a=ice-pwd:{}", credentials.pwd));
+    for candidate in candidates {
+        line(&mut sdp, format_args!("a={candidate}"));
+    }
+    line(&mut sdp, "a=end-of-candidates");
+    sdp
+}
+
+/// Attributes that stand at session level or in a section.
+#[derive(Default)]
+struct Common {
+    ufrag: Option<String>,
+    pwd: Option<String>,
+    fingerprint: Option<String>,
+    setup: Option<String>,
+}
+
+impl Common {
+    fn attribute(&mut self, name: &str, value: &str) {
+        let value = value.trim();
+        match name {
+            "ice-ufrag" if self.ufrag.is_none() && is_token(value, MAX_CREDENTIAL) => {
+                self.ufrag = Some(value.to_owned());
+            }
+            "ice-pwd" if self.pwd.is_none() && is_token(value, MAX_CREDENTIAL) => {
+                self.pwd = Some(value.to_owned());
+            }
+            "fingerprint" if is_fingerprint(value) => {
+                // Of several hashes, the one every peer can compute (RFC 8122 §5).
+                let sha256 = value.to_ascii_lowercase().starts_with("sha-256 ");
+                if self.fingerprint.is_none() || sha256 {
+                    self.fingerprint = Some(value.to_owned());
+                }
+            }
+            "setup" if ["actpass", "active", "passive"].contains(&value) => {
+                self.setup = Some(value.to_owned());
+            }
+            _ => {}
+        }
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        Some(Credentials { ufrag: self.ufrag.clone()?, pwd: self.pwd.clone()? })
+    }
+}
+
+/// A section while its lines come in.
+struct Builder<'a> {
+    media: Media,
+    name: &'a str,
+    disabled: bool,
+    bundle_only: bool,
+    direction: &'a str,
+    mid: Option<&'a str>,
+    protocol: &'a str,
+    formats: Vec<&'a str>,
+    mappings: Vec<(u8, &'a str)>,
+    parameters: Vec<(u8, &'a str)>,
+    extensions: Vec<(u8, &'static str)>,
+    common: Common,
+}
+
+impl<'a> Builder<'a> {
+    /// Reads `video 9 UDP/TLS/RTP/SAVPF 96 97`.
+    fn new(line: &'a str) -> Result<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(media), Some(port), Some(protocol)) = (words.next(), words.next(), words.next())
+        else {
+            return Err(malformed("an `m=` line of the offer is too short"));
+        };
+        let formats: Vec<_> = words.take(MAX_PAYLOAD_TYPES).collect();
+        let port: Option<u16> = port.split('/').next().and_then(|port| port.parse().ok());
+        let words = [media, protocol, formats.first().copied().unwrap_or_default()];
+        let Some(port) = port.filter(|_| words.iter().all(|word| is_token(word, 64))) else {
+            return Err(malformed("an `m=` line of the offer cannot be read"));
+        };
+        let data = formats.contains(&"webrtc-datachannel") && protocol.contains("DTLS/SCTP");
+        Ok(Self {
+            media: match media {
+                "video" => Media::Video,
+                "application" if data => Media::Data,
+                _ => Media::Other,
+            },
+            name: media,
+            disabled: port == 0,
+            bundle_only: false,
+            direction: "sendrecv",
+            mid: None,
+            protocol,
+            formats,
+            mappings: Vec::new(),
+            parameters: Vec::new(),
+            extensions: Vec::new(),
+            common: Common::default(),
+        })
+    }
+
+    fn attribute(&mut self, name: &'a str, value: &'a str) {
+        match name {
+            "sendrecv" | "sendonly" | "recvonly" | "inactive" => self.direction = name,
+            "bundle-only" => self.bundle_only = true,
+            "mid" => self.mid = Some(value.trim()),
+            "rtpmap" if self.mappings.len() < MAX_PAYLOAD_TYPES => {
+                self.mappings.extend(numbered(value));
+            }
+            "fmtp" if self.parameters.len() < MAX_PAYLOAD_TYPES => {
+                self.parameters.extend(numbered(value));
+            }
+            "extmap" => self.extension(value),
+            _ => self.common.attribute(name, value),
+        }
+    }
+
+    /// Reads `4 urn:…` or `4/recvonly urn:…`; only one-byte ids (RFC 8285 §4.2) are used.
+    fn extension(&mut self, value: &str) {
+        let Some((id, rest)) = value.split_once(' ') else { return };
+        let Ok(id @ 1..=14) = id.split('/').next().unwrap_or_default().parse::<u8>() else {
+            return;
+        };
+        let uri = rest.split_ascii_whitespace().next().unwrap_or_default();
+        let known = EXTENSIONS.iter().find(|&&known| known == uri);
+        if let Some(&uri) = known
+            && !self.extensions.iter().any(|&(other, same)| other == id || same == uri)
+        {
+            self.extensions.push((id, uri));
+        }
+    }
+
+    fn build(self, section: usize) -> Section {
+        let offered = |pt: u8| self.formats.iter().any(|format| format.parse() == Ok(pt));
+        let mut codecs: Vec<Choice> = Vec::new();
+        for &(payload_type, mapping) in &self.mappings {
+            let (name, rest) = mapping.split_once('/').unwrap_or((mapping, ""));
+            let clock = rest.split('/').next().unwrap_or_default();
+            let codec = match name {
+                _ if clock.trim() != "90000" => continue,
+                name if name.eq_ignore_ascii_case("H264") => Codec::H264,
+                name if name.eq_ignore_ascii_case("VP8") => Codec::Vp8,
+                _ => continue,
+            };
+            let known = codecs.iter().any(|choice| choice.payload_type == payload_type);
+            if known || !is_usable(payload_type) || !offered(payload_type) {
+                continue;
+            }
+            let parameters = self.parameters(payload_type);
+            codecs.push(Choice {
+                codec,
+                section,
+                payload_type,
+                rtx: self.retransmission(payload_type).filter(|&rtx| offered(rtx)),
+                profile: parameter(parameters, "profile-level-id")
+                    .and_then(|profile| u32::from_str_radix(profile, 16).ok())
+                    .filter(|&profile| profile <= 0xff_ff_ff),
+                mode: parameter(parameters, "packetization-mode")
+                    .map(|mode| mode.parse().unwrap_or(u8::MAX)),
+            });
+        }
+        let mapping = self.formats.first().and_then(|format| {
+            let pt: u8 = format.parse().ok()?;
+            let (_, mapping) = self.mappings.iter().find(|&&(mapped, _)| mapped == pt)?;
+            is_value(mapping).then(|| format!("{pt} {mapping}"))
+        });
+        // RFC 8843 §6: port zero with `bundle-only` is a section in use.
+        let used = !self.disabled || self.bundle_only;
+        let receiving = matches!(self.direction, "sendrecv" | "recvonly");
+        Section {
+            media: self.media,
+            mid: self.mid.map(str::to_owned),
+            rejection: format!("{} 0 {} {}", self.name, self.protocol, self.formats[0]),
+            mapping,
+            receives: self.media == Media::Video && used && receiving,
+            codecs: if self.media == Media::Video { codecs } else { Vec::new() },
+            extensions: self.extensions,
+            credentials: self.common.credentials(),
+            fingerprint: self.common.fingerprint,
+            setup: self.common.setup,
+        }
+    }
+
+    fn parameters(&self, payload_type: u8) -> &'a str {
+        let found = self.parameters.iter().find(|&&(pt, _)| pt == payload_type);
+        found.map_or("", |&(_, parameters)| parameters)
+    }
+
+    /// The payload type that retransmits `payload_type`.
+    fn retransmission(&self, payload_type: u8) -> Option<u8> {
+        let rtx = self.mappings.iter().filter(|(_, mapping)| {
+            mapping.split('/').next().is_some_and(|name| name.eq_ignore_ascii_case("rtx"))
+        });
+        rtx.map(|&(pt, _)| pt).find(|&pt| {
+            let apt = parameter(self.parameters(pt), "apt").and_then(|apt| apt.parse().ok());
+            pt != payload_type && is_usable(pt) && apt == Some(payload_type)
+        })
+    }
+}
+
+/// Candidates that can be used, in the order they came.
+#[derive(Default)]
+struct Candidates {
+    kept: Vec<String>,
+}
+
+impl Candidates {
+    /// Keeps UDP candidates with a literal address that checks may be sent to.
+    ///
+    /// Names (`….local`) would have to be resolved on the viewer's network; such a viewer is found
+    /// by its own checks instead.
+    fn push(&mut self, value: &str) {
+        let value = value.trim();
+        let words: Vec<&str> = value.split_ascii_whitespace().take(6).collect();
+        let [_, component, protocol, _, address, port] = words[..] else { return };
+        let sendable = address.parse().is_ok_and(|address: IpAddr| match address {
+            IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
+            IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
+        });
+        let port = port.parse().is_ok_and(|port: u16| port > 0);
+        let udp = protocol.eq_ignore_ascii_case("udp");
+        let fits = self.kept.len() < MAX_CANDIDATES && is_value(value);
+        if component == "1" && udp && sendable && port && fits {
+            self.kept.push(value.to_owned());
+        }
+    }
+}
+
+fn malformed(message: &'static str) -> Error {
+    Error::new(Kind::InvalidArgument, message)
+}
+
+fn line(sdp: &mut String, line: impl std::fmt::Display) {
+    write!(sdp, "{line}\r\n").expect("a string can always grow");
+}
+
+/// Splits so that each part begins a line with `mark`.
+fn split_before<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    for part in text.split_inclusive('\n') {
+        if at > start && part.starts_with(mark) {
+            parts.push(&text[start..at]);
+            start = at;
+        }
+        at += part.len();
+    }
+    if start < text.len() {
+        parts.push(&text[start..]);
+    }
+    parts
+}
+
+/// Whether an answered section is in use and names `payload_type`.
+fn carries(section: &str, payload_type: u8) -> bool {
+    let mut words = section.lines().next().unwrap_or_default().split_ascii_whitespace();
+    let active = words.nth(1).is_some_and(|port| port != "0");
+    active && words.any(|word| word.parse() == Ok(payload_type))
+}
+
+/// Reads `96 value`.
+fn numbered(text: &str) -> Option<(u8, &str)> {
+    let (number, value) = text.trim().split_once(' ')?;
+    Some((number.parse().ok()?, value.trim()))
+}
+
+/// The value of `name` in `a=1;b=2`.
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    parameters.split(';').find_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        key.trim().eq_ignore_ascii_case(name).then(|| value.trim())
+    })
+}
+
+/// Payload types that cannot be taken for RTCP on the same port (RFC 5761 §4).
+fn is_usable(payload_type: u8) -> bool {
+    matches!(payload_type, 0..=63 | 96..=127)
+}
+
+/// A short printable word.
+fn is_token(text: &str, max: usize) -> bool {
+    !text.is_empty() && text.len() <= max && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Printable text that may have spaces.
+fn is_value(text: &str) -> bool {
+    let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    !text.is_empty() && text.len() <= MAX_VALUE && text.bytes().all(printable)
+}
+
+/// `sha-256 AB:CD:…`.
+fn is_fingerprint(text: &str) -> bool {
+    let Some((hash, digest)) = text.split_once(' ') else { return false };
+    let pairs = || digest.trim().split(':');
+    let hex = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_token(hash, 16) && (16..=64).contains(&pairs().count()) && pairs().all(hex)
+}

@@ -1,0 +1,621 @@
+//! One viewer: a WebRTC connection and the stream it watches.
+//!
+//! Sans-I/O, as the engine beneath it: the driver passes `now`, what was received and a socket to
+//! write to, and asks for the next deadline. After every change the engine is drained until it has
+//! nothing more to say, which is the one rule it has.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use spaceport_session::{Event as StreamEvent, Subscriber};
+use spaceport_types::{Cause, Codec, Error, Kind, Packet, Result};
+use str0m::change::SdpOffer;
+use str0m::config::{CryptoProvider, DtlsCert};
+use str0m::format::{Codec as RtpCodec, FormatParams};
+use str0m::media::{Frequency, MediaTime, Mid, Pt};
+use str0m::net::{Protocol, Receive, Transmit};
+use str0m::rtp::{Extension, ExtensionMap, ExtensionValues, RtpWrite, Vp8Descriptor};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc};
+
+use super::clock::Clock;
+use super::offer::{Choice, Credentials, Fragment, Offer, restart_answer};
+use super::packetize::Packetizer;
+use super::socket::Socket;
+
+/// How long a viewer may take from its offer to the end of the DTLS handshake. ICE gives up on a
+/// pair sooner; what takes longer is a viewer that went away.
+const CONNECT_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long a connection may be lost before it is given up: longer than a change of network takes,
+/// and than a browser needs to find out and restart ICE.
+const LOST_FOR: Duration = Duration::from_secs(20);
+
+/// The least time between two keyframe requests of one viewer. The session merges those of all
+/// viewers and has a limit of its own; this one keeps a single viewer from using it up.
+const KEYFRAME_EVERY: Duration = Duration::from_millis(500);
+
+/// When the last packet is sent again, counted from when it was sent, if none came after it.
+///
+/// A receiver notices a lost packet by the next one. After the last packet of a picture that then
+/// stands still there is none, and the picture would stay broken. The same packet again is
+/// recognised as a duplicate if it had arrived, and otherwise shows what is missing. Both times
+/// are longer than the frames of a moving picture are apart.
+const REPEAT_AFTER: [Duration; 2] = [Duration::from_millis(60), Duration::from_millis(160)];
+
+/// Packets that can be sent again on request, and for how long: three seconds of 5 Mbit/s.
+const RESEND_PACKETS: usize = 2048;
+const RESEND_FOR: Duration = Duration::from_secs(3);
+
+/// The share of the rate that retransmissions may take. A still desktop sends single packets now
+/// and then, where one loss is a large share.
+const RESEND_SHARE: f32 = 0.5;
+
+/// What every peer of an endpoint has in common.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    crypto: Arc<CryptoProvider>,
+    certificate: DtlsCert,
+}
+
+impl Identity {
+    /// Makes a certificate; its fingerprint travels in every answer.
+    pub(super) fn generate() -> Result<Self> {
+        let crypto = Arc::new(str0m::crypto::from_feature_flags());
+        let certificate = crypto.dtls_provider.generate_certificate().ok_or_else(|| {
+            Error::new(Kind::Io, "no DTLS certificate could be made")
+                .hint("Check that the machine's libssl is complete")
+        })?;
+        Ok(Self { crypto, certificate })
+    }
+}
+
+/// The answer to an offer, and the connection that stands behind it.
+pub(super) struct Negotiated {
+    pub(super) answer: String,
+    /// Our side's ICE user fragment, by which the first packets are recognised.
+    pub(super) ufrag: String,
+    rtc: Box<Rtc>,
+    offer: Offer,
+    choice: Choice,
+    candidates: Vec<SocketAddr>,
+}
+
+/// Answers `offer` with `choice`, reachable at `candidates`. `None` when the engine will not send
+/// that codec after all.
+pub(super) fn negotiate(
+    identity: &Identity,
+    offer: &Offer,
+    choice: &Choice,
+    candidates: &[SocketAddr],
+    now: Instant,
+) -> Result<Option<Negotiated>> {
+    let mut extensions = ExtensionMap::empty();
+    extensions.set(1, Extension::RtpMid);
+    extensions.set(2, Extension::PlayoutDelay);
+    let mut config = Rtc::builder()
+        .set_crypto_provider(Arc::clone(&identity.crypto))
+        .set_dtls_cert(identity.certificate.clone())
+        .set_rtp_mode(true)
+        .clear_codecs()
+        .set_extension_map(extensions);
+    let pt = Pt::from(choice.payload_type());
+    let rtx = choice.rtx().map(Pt::from);
+    match choice.codec() {
+        Codec::H264 => config.codec_config().add_h264(pt, rtx, true, choice.profile()),
+        _ => config.codec_config().add_config(
+            pt,
+            rtx,
+            RtpCodec::Vp8,
+            Frequency::NINETY_KHZ,
+            None,
+            FormatParams::default(),
+        ),
+    }
+    let mut rtc = config.build(now);
+    for &address in candidates {
+        if let Ok(candidate) = Candidate::host(address, "udp") {
+            rtc.add_local_candidate(candidate);
+        }
+    }
+    let answer = accept(&mut rtc, offer, choice, None)?;
+    let Some(answer) = offer.answer(choice, &answer) else { return Ok(None) };
+    Ok(Some(Negotiated {
+        answer,
+        ufrag: rtc.direct_api().local_ice_credentials().ufrag,
+        rtc: Box::new(rtc),
+        offer: offer.clone(),
+        choice: choice.clone(),
+        candidates: candidates.to_vec(),
+    }))
+}
+
+/// Gives the engine a reduced offer and returns its answer.
+fn accept(
+    rtc: &mut Rtc,
+    offer: &Offer,
+    choice: &Choice,
+    restart: Option<&Fragment>,
+) -> Result<String> {
+    let refused = |error: String| {
+        Error::new(Kind::InvalidArgument, "the offer cannot be answered").source(error)
+    };
+    let reduced = SdpOffer::from_sdp_string(&offer.reduced(choice, restart))
+        .map_err(|error| refused(error.to_string()))?;
+    let answer = rtc.sdp_api().accept_offer(reduced).map_err(|error| refused(error.to_string()))?;
+    Ok(answer.to_sdp_string())
+}
+
+/// Why a peer is no more.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The viewer left.
+    Left,
+    /// Something ended it that the viewer is told when it asks.
+    Because(Arc<Error>),
+}
+
+impl End {
+    pub(super) fn because(error: Error) -> Self {
+        Self::Because(Arc::new(error))
+    }
+}
+
+/// Whether media can be sent, and until when it must be possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Connection {
+    Connecting { until: Instant },
+    Connected,
+    Lost { until: Instant },
+}
+
+/// One viewer.
+pub(super) struct Peer {
+    rtc: Box<Rtc>,
+    offer: Offer,
+    choice: Choice,
+    candidates: Vec<SocketAddr>,
+    subscriber: Subscriber,
+    waker: Waker,
+    mid: Mid,
+    pt: Pt,
+    clock: Clock,
+    sequence: u64,
+    picture: u16,
+    connection: Connection,
+    /// Whether the handshake is done; what was sent before it is lost.
+    handshaken: bool,
+    /// Whether anything arrived, and whether a candidate pair works.
+    heard: bool,
+    paired: bool,
+    has_media: bool,
+    deadline: Instant,
+    keyframe: Throttle,
+    tail: Option<Tail>,
+    routes: Vec<SocketAddr>,
+    totals: Totals,
+}
+
+/// What one viewer was sent, for the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) frames: u64,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) keyframe_requests: u64,
+}
+
+/// The last packet sent, and when it is sent again.
+struct Tail {
+    transmit: Transmit,
+    sent: Instant,
+    repeats: usize,
+}
+
+impl Tail {
+    fn due(&self) -> Option<Instant> {
+        REPEAT_AFTER.get(self.repeats).map(|&after| self.sent + after)
+    }
+}
+
+/// Lets one request pass per [`KEYFRAME_EVERY`], and the last of those that came too early after
+/// that time.
+#[derive(Debug, Default)]
+struct Throttle {
+    last: Option<Instant>,
+    waiting: bool,
+}
+
+impl Throttle {
+    fn due(&self) -> Option<Instant> {
+        self.last.filter(|_| self.waiting).map(|last| last + KEYFRAME_EVERY)
+    }
+
+    fn passes(&mut self, now: Instant) -> bool {
+        let passes = self.last.is_none_or(|last| now >= last + KEYFRAME_EVERY);
+        self.waiting = !passes;
+        if passes {
+            self.last = Some(now);
+        }
+        passes
+    }
+}
+
+impl Peer {
+    /// A viewer of `subscriber` behind `negotiated`; `seed` starts its RTP counters.
+    pub(super) fn new(
+        negotiated: Negotiated,
+        subscriber: Subscriber,
+        waker: Waker,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let Negotiated { rtc, offer, choice, candidates, .. } = negotiated;
+        let [a, b, c, d, e, f, g, h] = seed.to_be_bytes();
+        Self {
+            mid: Mid::from(offer.mid(choice.section()).as_str()),
+            pt: Pt::from(choice.payload_type()),
+            rtc,
+            offer,
+            choice,
+            candidates,
+            subscriber,
+            waker,
+            clock: Clock::new(now, u32::from_be_bytes([a, b, c, d])),
+            // The upper half stays free: a receiver that misses the wrap soon after the start
+            // would count the packet index wrongly ever after (RFC 3711 §3.3.1).
+            sequence: u64::from(u16::from_be_bytes([e, f]) & 0x7fff),
+            picture: u16::from_be_bytes([g, h]) & PICTURE_ID,
+            connection: Connection::Connecting { until: now + CONNECT_WITHIN },
+            handshaken: false,
+            heard: false,
+            paired: false,
+            has_media: false,
+            deadline: now,
+            keyframe: Throttle::default(),
+            tail: None,
+            routes: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// When [`Peer::timeout`] is due.
+    pub(super) fn deadline(&self) -> Instant {
+        let connection = match self.connection {
+            Connection::Connecting { until } | Connection::Lost { until } => Some(until),
+            Connection::Connected => None,
+        };
+        let tail = self.tail.as_ref().and_then(Tail::due);
+        let others = [connection, tail, self.keyframe.due()];
+        others.into_iter().flatten().fold(self.deadline, Instant::min)
+    }
+
+    /// What was sent so far.
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The stream's end of this viewer.
+    pub(super) fn subscriber(&self) -> &Subscriber {
+        &self.subscriber
+    }
+
+    /// Addresses that were sent to, and may answer, since the last call.
+    pub(super) fn routes(&mut self) -> std::vec::Drain<'_, SocketAddr> {
+        self.routes.drain(..)
+    }
+
+    /// Whether frames may be waiting that [`Peer::send_media`] was not asked for yet.
+    pub(super) fn has_media(&self) -> bool {
+        self.has_media && self.handshaken
+    }
+
+    /// Says that the stream has something new.
+    pub(super) fn media_waits(&mut self) {
+        self.has_media = true;
+    }
+
+    /// Whether a datagram is this peer's by its message integrity.
+    pub(super) fn accepts(&self, now: Instant, receive: Receive<'_>) -> bool {
+        self.rtc.accepts(&Input::Receive(now, receive))
+    }
+
+    /// The local address a datagram was received on, as the engine knows it.
+    ///
+    /// Behind a NAT or an unlisted interface it is none of the candidates; then it is taken for
+    /// the first of its family, which is the one viewers were told.
+    pub(super) fn local_for(&self, destination: SocketAddr) -> SocketAddr {
+        let candidates = || self.candidates.iter().copied();
+        candidates()
+            .find(|&candidate| candidate == destination)
+            .or_else(|| candidates().find(|other| other.is_ipv4() == destination.is_ipv4()))
+            .unwrap_or(destination)
+    }
+
+    /// Takes a datagram.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        source: SocketAddr,
+        destination: SocketAddr,
+        datagram: &[u8],
+        socket: &mut Socket,
+    ) -> Result<(), End> {
+        // What cannot be read is not worth more than being ignored.
+        let Ok(receive) = Receive::new(Protocol::Udp, source, destination, datagram) else {
+            return Ok(());
+        };
+        self.heard = true;
+        self.rtc.handle_input(Input::Receive(now, receive)).map_err(failed)?;
+        self.drain(now, socket)
+    }
+
+    /// Does what is due.
+    pub(super) fn timeout(&mut self, now: Instant, socket: &mut Socket) -> Result<(), End> {
+        match self.connection {
+            Connection::Connecting { until } if now >= until => {
+                return Err(End::because(self.not_connected()));
+            }
+            Connection::Lost { until } if now >= until => {
+                let lost =
+                    Error::because(Cause::IceFailed, "the connection to the viewer was lost")
+                        .hint("Start the stream again");
+                return Err(End::because(lost));
+            }
+            _ => {}
+        }
+        if self.keyframe.due().is_some_and(|due| now >= due) {
+            self.request_keyframe(now);
+        }
+        if let Some(tail) = &mut self.tail
+            && tail.due().is_some_and(|due| now >= due)
+        {
+            tail.repeats += 1;
+            let Transmit { source, destination, contents, .. } = &tail.transmit;
+            socket.push(source.ip(), *destination, contents);
+            socket.flush();
+        }
+        if now >= self.deadline {
+            self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+            self.drain(now, socket)?;
+        }
+        Ok(())
+    }
+
+    /// Why nothing came of an offer.
+    fn not_connected(&self) -> Error {
+        if !self.heard {
+            return Error::because(Cause::UdpBlocked, "no packet of the viewer came through")
+                .hint("Allow UDP to this machine's WebRTC port, or watch over WebSocket");
+        }
+        if self.paired {
+            Error::because(Cause::DtlsFailed, "the DTLS handshake did not complete")
+                .hint("Try again, or watch over WebSocket")
+        } else {
+            Error::because(Cause::IceFailed, "no candidate pair worked")
+                .hint("Allow UDP between the two machines, or watch over WebSocket")
+        }
+    }
+
+    /// Sends the frames that wait, as long as the socket takes them.
+    pub(super) fn send_media(
+        &mut self,
+        now: Instant,
+        packetizer: &mut Packetizer,
+        socket: &mut Socket,
+    ) -> Result<(), End> {
+        let mut waiting = false;
+        while !socket.is_blocked() {
+            match self.subscriber.try_recv() {
+                Some(StreamEvent::Packet(packet)) => {
+                    self.send(&packet, now, packetizer, socket)?;
+                }
+                Some(StreamEvent::Ended(reason)) => {
+                    self.close(now, socket);
+                    return Err(End::Because(reason));
+                }
+                Some(StreamEvent::Suspended(reason)) => {
+                    tracing::debug!(%reason, "the stream is suspended");
+                }
+                Some(StreamEvent::Resumed) => tracing::debug!("the stream goes on"),
+                None if waiting => {
+                    self.has_media = false;
+                    break;
+                }
+                None => {
+                    // Once more after this: something may have come just before.
+                    self.subscriber.set_waker(&self.waker);
+                    waiting = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        packet: &Packet,
+        now: Instant,
+        packetizer: &mut Packetizer,
+        socket: &mut Socket,
+    ) -> Result<(), End> {
+        let payloads = packetizer.payloads(packet);
+        let Some(last) = payloads.len().checked_sub(1) else { return Ok(()) };
+        let time = self.clock.stamp(packet.captured_at, now);
+        self.picture = (self.picture + 1) & PICTURE_ID;
+        let mut api = self.rtc.direct_api();
+        let Some(stream) = api.stream_tx_by_mid(self.mid, None) else { return Ok(()) };
+        // Zero delay on every packet: what is shown is a desktop someone works on.
+        let extensions = ExtensionValues {
+            play_delay_min: Some(MediaTime::ZERO),
+            play_delay_max: Some(MediaTime::ZERO),
+            ..ExtensionValues::default()
+        };
+        for (index, payload) in payloads.iter().enumerate() {
+            let mut write =
+                RtpWrite::new(self.pt, self.sequence.into(), time, now, Arc::clone(payload))
+                    .marker(index == last)
+                    .ext_vals(extensions.clone())
+                    .nackable(true);
+            if packet.codec == Codec::Vp8
+                && let Ok(descriptor) = Vp8Descriptor::parse(payload)
+                && let Ok(patch) = descriptor.patch().picture_id(self.picture).build()
+            {
+                write = write.vp8_patch(patch);
+            }
+            stream.write_rtp(write);
+            self.sequence += 1;
+            self.totals.packets += 1;
+            self.totals.bytes += payload.len() as u64;
+        }
+        self.totals.frames += 1;
+        self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+        self.drain(now, socket)
+    }
+
+    /// Takes candidates that came after the offer.
+    pub(super) fn add_candidates(
+        &mut self,
+        candidates: &[String],
+        now: Instant,
+        socket: &mut Socket,
+    ) -> Result<(), End> {
+        for candidate in candidates {
+            match Candidate::from_sdp_string(&format!("candidate:{candidate}")) {
+                Ok(candidate) => {
+                    self.rtc.add_remote_candidate(candidate);
+                    self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+                    self.drain(now, socket)?;
+                }
+                Err(error) => tracing::debug!(%error, "a candidate is ignored"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Restarts ICE with the viewer's new credentials. Returns our new user fragment and the
+    /// fragment that answers.
+    pub(super) fn restart(
+        &mut self,
+        fragment: &Fragment,
+        now: Instant,
+        socket: &mut Socket,
+    ) -> Result<(String, String), End> {
+        let answer = accept(&mut self.rtc, &self.offer, &self.choice, Some(fragment))
+            .map_err(End::because)?;
+        let candidates: Vec<String> = answer
+            .lines()
+            .filter_map(|line| line.strip_prefix("a="))
+            .filter(|line| line.starts_with("candidate:"))
+            .map(str::to_owned)
+            .collect();
+        let credentials = self.rtc.direct_api().local_ice_credentials();
+        let credentials = Credentials { ufrag: credentials.ufrag, pwd: credentials.pass };
+        self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+        self.drain(now, socket)?;
+        let answer = restart_answer(&credentials, &candidates);
+        Ok((credentials.ufrag, answer))
+    }
+
+    /// Says goodbye (RTCP BYE, DTLS close_notify), so that the viewer need not wait to find out.
+    pub(super) fn close(&mut self, now: Instant, socket: &mut Socket) {
+        let closed = self.rtc.close().map_err(failed).and_then(|()| self.drain(now, socket));
+        if let Err(end) = closed {
+            tracing::debug!(?end, "the viewer could not be told");
+        }
+    }
+
+    /// Lets the engine say all it has to say.
+    fn drain(&mut self, now: Instant, socket: &mut Socket) -> Result<(), End> {
+        let drained = loop {
+            match self.rtc.poll_output() {
+                Ok(Output::Timeout(deadline)) => {
+                    self.deadline = deadline;
+                    break Ok(());
+                }
+                Ok(Output::Transmit(transmit)) => self.transmit(transmit, now, socket),
+                Ok(Output::Event(event)) => {
+                    if let Err(end) = self.event(event, now) {
+                        break Err(end);
+                    }
+                }
+                Err(error) => break Err(failed(error)),
+            }
+        };
+        socket.flush();
+        drained
+    }
+
+    fn transmit(&mut self, transmit: Transmit, now: Instant, socket: &mut Socket) {
+        socket.push(transmit.source.ip(), transmit.destination, &transmit.contents);
+        match transmit.contents.get(..2) {
+            // RFC 7983 §7: STUN begins with 0 to 3, RTP with 128 to 191.
+            Some([0..=3, _]) => self.routes.push(transmit.destination),
+            Some([128..=191, second]) if second & 0x7f == *self.pt => {
+                self.tail = Some(Tail { transmit, sent: now, repeats: 0 });
+            }
+            _ => {}
+        }
+    }
+
+    fn event(&mut self, event: Event, now: Instant) -> Result<(), End> {
+        match event {
+            Event::Connected => {
+                self.handshaken = true;
+                self.has_media = true;
+                self.connection = Connection::Connected;
+                if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
+                    stream.set_rtx_cache(RESEND_PACKETS, RESEND_FOR, Some(RESEND_SHARE));
+                }
+                tracing::debug!("connected");
+            }
+            Event::IceConnectionStateChange(state) => {
+                tracing::debug!(?state, "ICE");
+                self.paired |= state.is_connected();
+                match (state, self.connection) {
+                    (IceConnectionState::Disconnected, Connection::Connected) => {
+                        self.connection = Connection::Lost { until: now + LOST_FOR };
+                    }
+                    (
+                        IceConnectionState::Connected | IceConnectionState::Completed,
+                        Connection::Lost { .. },
+                    ) => self.connection = Connection::Connected,
+                    _ => {}
+                }
+            }
+            Event::KeyframeRequest(_) => {
+                self.totals.keyframe_requests += 1;
+                self.request_keyframe(now);
+            }
+            Event::Closed => return Err(End::Left),
+            // Data channels are opened by viewers that talk to other servers, too; nothing is
+            // said on them yet.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn request_keyframe(&mut self, now: Instant) {
+        if self.keyframe.passes(now) {
+            self.subscriber.request_keyframe();
+        }
+    }
+}
+
+/// The error of an engine that gave up.
+#[expect(clippy::needless_pass_by_value, reason = "used as a function of map_err")]
+fn failed(error: str0m::RtcError) -> End {
+    let cause = match &error {
+        str0m::RtcError::Dtls(_) => Cause::DtlsFailed,
+        _ => Cause::IceFailed,
+    };
+    End::because(
+        Error::because(cause, "the connection to the viewer failed")
+            .hint("Try again, or watch over WebSocket")
+            .source(error.to_string()),
+    )
+}
+
+/// The 15 bits of a VP8 picture id.
+const PICTURE_ID: u16 = 0x7fff;
