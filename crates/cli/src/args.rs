@@ -35,8 +35,8 @@ pub(crate) enum Verb {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) at: At,
-    /// Start a virtual desktop with something moving on it, and show that.
-    #[arg(long, conflicts_with = "display")]
+    /// Start a virtual desktop with something moving on it, and show that instead.
+    #[arg(long)]
     pub(crate) demo: bool,
     /// Offer a generated test pattern as a further display, `test-pattern`.
     #[arg(long)]
