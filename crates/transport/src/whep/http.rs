@@ -338,3 +338,247 @@ const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 
 /// Bytes of a fragment at most; a candidate line has about a hundred.
 const MAX_FRAGMENT: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use axum::http::request::Builder;
+
+    use super::super::e2e::{Server, offering};
+    use super::super::offer::tests::{AUDIO, CHROMIUM, DATA, FIREFOX, browser};
+    use super::*;
+
+    fn json(server: &Server, response: Response<Body>) -> serde_json::Value {
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let status = response.status().as_u16();
+        let problem: serde_json::Value = serde_json::from_str(&server.text(response)).unwrap();
+        assert_eq!(problem["status"], status);
+        problem
+    }
+
+    fn plain(builder: Builder) -> Request {
+        builder.body(Body::empty()).unwrap()
+    }
+
+    /// A resource and its entity tag.
+    fn play(server: &Server) -> (String, String) {
+        let response = server.send(offering(browser(&[CHROMIUM])));
+        assert_eq!(response.status(), 201);
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        (header("location"), header("etag"))
+    }
+
+    fn patching(resource: &str, if_match: Option<&str>, body: &str) -> Request {
+        let mut builder = Request::patch(resource).header("content-type", FRAGMENT);
+        if let Some(tag) = if_match {
+            builder = builder.header("if-match", tag);
+        }
+        builder.body(Body::from(body.to_owned())).unwrap()
+    }
+
+    const CANDIDATE: &str = "a=ice-ufrag:abcd\r\na=ice-pwd:0123456789012345678901\r\na=mid:0\r\n\
+                             a=candidate:1 1 udp 1 127.0.0.1 9 typ host\r\n";
+
+    /// Draft §4.1: 201 with the answer, `Location` and, as the server takes PATCH, an `ETag`.
+    #[test]
+    fn an_offer_is_answered_with_a_resource() {
+        let server = Server::start(&[Codec::H264]);
+        let response = server.send(offering(browser(&[AUDIO, CHROMIUM, DATA])));
+        assert_eq!(response.status(), 201);
+        let headers = response.headers().clone();
+        assert_eq!(headers["content-type"], "application/sdp");
+        assert_eq!(headers["accept-patch"], "application/trickle-ice-sdpfrag");
+        let location = headers["location"].to_str().unwrap();
+        let name = location.strip_prefix("/whep/").unwrap();
+        assert_eq!(name.len(), 32);
+        let etag = headers["etag"].to_str().unwrap();
+        assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 2);
+        let answer = server.text(response);
+        assert!(answer.starts_with("v=0\r\n") && answer.contains("m=video 9"));
+        let port = server.endpoint.local_addr().port();
+        assert!(answer.contains(&format!("127.0.0.1 {port} typ host")));
+        assert_ne!(play(&server).0, location);
+    }
+
+    /// RFC 9725 §4.5 asks for a media type with parameters to be taken as well.
+    #[test]
+    fn a_content_type_is_read_leniently_and_required() {
+        let server = Server::start(&[Codec::H264]);
+        for (value, status) in [
+            ("application/sdp; charset=utf-8", 201),
+            ("Application/SDP", 201),
+            ("application/json", 415),
+            ("application/sdpx", 415),
+        ] {
+            let mut request = offering(browser(&[CHROMIUM]));
+            request.headers_mut().insert("content-type", value.parse().unwrap());
+            let response = server.send(request);
+            assert_eq!(response.status(), status, "{value}");
+            if status == 415 {
+                assert_eq!(response.headers()["accept-post"], "application/sdp");
+                assert_eq!(json(&server, response)["kind"], "invalid_argument");
+            }
+        }
+        let mut request = offering(browser(&[CHROMIUM]));
+        request.headers_mut().remove("content-type");
+        assert_eq!(server.send(request).status(), 415);
+    }
+
+    #[test]
+    fn a_request_without_a_token_learns_the_scheme() {
+        let server = Server::start(&[Codec::H264]);
+        let mut request = offering(browser(&[CHROMIUM]));
+        request.headers_mut().remove("authorization");
+        let response = server.send(request);
+        assert_eq!(response.status(), 401);
+        assert_eq!(response.headers()["www-authenticate"], "Bearer");
+        assert_eq!(json(&server, response)["kind"], "unauthenticated");
+    }
+
+    #[test]
+    fn what_is_no_offer_is_a_bad_request_and_what_is_too_large_is_not_read() {
+        let server = Server::start(&[Codec::H264]);
+        for body in [Vec::new(), b"hello".to_vec(), vec![0xff; 10]] {
+            let response = server.send(offering(body));
+            assert_eq!(response.status(), 400);
+            assert_eq!(json(&server, response)["retryable"], false);
+        }
+        let response = server.send(offering(vec![b'v'; MAX_OFFER + 1]));
+        assert_eq!(response.status(), 413);
+        assert_eq!(json(&server, response)["context"]["limit"], "65536");
+        assert_eq!(server.send(offering(vec![b'v'; MAX_OFFER])).status(), 400);
+    }
+
+    #[test]
+    fn no_common_codec_is_not_acceptable_and_attaches_nobody() {
+        let server = Server::start(&[Codec::H264]);
+        for sdp in [
+            browser(&[FIREFOX]),
+            browser(&[AUDIO]),
+            browser(&[&CHROMIUM.replace("recvonly", "sendonly")]),
+        ] {
+            let response = server.send(offering(sdp));
+            assert_eq!(response.status(), 406);
+            let problem = json(&server, response);
+            assert_eq!(problem["kind"], "stream");
+            assert_eq!(problem["cause"], "no_decoder");
+            assert_eq!(problem["context"]["available"], "h264");
+        }
+        let none = Server::start(&[]);
+        let response = none.send(offering(browser(&[CHROMIUM])));
+        assert_eq!(response.status(), 406);
+        assert_eq!(json(&none, response)["cause"], "codec_unavailable");
+        assert_eq!((server.endpoint.viewers(), none.endpoint.viewers()), (0, 0));
+    }
+
+    #[test]
+    fn a_closed_session_is_gone() {
+        let server = Server::start(&[Codec::H264]);
+        server.sessions.close(&server.session).unwrap();
+        let response = server.send(offering(browser(&[CHROMIUM])));
+        assert_eq!(response.status(), 410);
+        assert_eq!(json(&server, response)["cause"], "session_closed");
+    }
+
+    /// Strict where the draft leaves no doubt, lenient where players leave `If-Match` out.
+    #[test]
+    fn candidates_are_taken_by_the_tag_by_any_tag_and_without_one() {
+        let server = Server::start(&[Codec::H264]);
+        let (resource, etag) = play(&server);
+        for (tag, status) in [
+            (Some(etag.as_str()), 204),
+            (Some("*"), 204),
+            (None, 204),
+            (Some("\"other\", *"), 204),
+            (Some("\"other\""), 412),
+        ] {
+            let response = server.send(patching(&resource, tag, CANDIDATE));
+            assert_eq!(response.status(), status, "{tag:?}");
+            // RFC 9725 §4.3.1: a 204 has no entity tag.
+            assert!(!response.headers().contains_key("etag"));
+        }
+        assert_eq!(server.send(patching(&resource, None, "")).status(), 204);
+        assert_eq!(server.send(patching(&resource, None, "{}")).status(), 400);
+        let large = "a=x\r\n".repeat(MAX_FRAGMENT);
+        assert_eq!(server.send(patching(&resource, None, &large)).status(), 413);
+        let mut request = patching(&resource, None, CANDIDATE);
+        request.headers_mut().insert("content-type", "application/sdp".parse().unwrap());
+        let response = server.send(request);
+        assert_eq!(response.status(), 415);
+        assert_eq!(response.headers()["accept-patch"], "application/trickle-ice-sdpfrag");
+    }
+
+    #[test]
+    fn a_resource_lives_until_it_is_deleted() {
+        let server = Server::start(&[Codec::H264]);
+        let (resource, _) = play(&server);
+        assert_eq!(server.send(plain(Request::get(&resource))).status(), 204);
+        assert_eq!(server.send(plain(Request::head(&resource))).status(), 204);
+        // Neither a token nor the tag is asked for.
+        let delete = Request::delete(&resource).header("if-match", "\"other\"");
+        assert_eq!(server.send(plain(delete)).status(), 200);
+        for request in [
+            plain(Request::get(&resource)),
+            plain(Request::delete(&resource)),
+            patching(&resource, None, CANDIDATE),
+        ] {
+            assert_eq!(server.send(request).status(), 410);
+        }
+        assert_eq!(server.send(plain(Request::get("/whep/0123"))).status(), 404);
+        assert_eq!(server.send(plain(Request::delete("/whep/0123"))).status(), 404);
+        assert_eq!(server.send(patching("/whep/0123", None, CANDIDATE)).status(), 404);
+    }
+
+    #[test]
+    fn the_endpoint_tells_what_it_is() {
+        let server = Server::start(&[Codec::H264]);
+        let head = server.send(plain(Request::head("/whep")));
+        assert_eq!(
+            (head.status().as_u16(), &head.headers()["content-type"]),
+            (200, &HeaderValue::from_static(SDP))
+        );
+        let get = server.send(plain(Request::get("/whep")));
+        assert_eq!((get.status().as_u16(), server.text(get)), (204, String::new()));
+        let options = server.send(plain(Request::options("/whep")));
+        assert_eq!(options.status(), 204);
+        assert_eq!(options.headers()["accept-post"], "application/sdp");
+        let put = server.send(plain(Request::put("/whep")));
+        assert_eq!(
+            (put.status().as_u16(), &put.headers()["allow"]),
+            (405, &HeaderValue::from_static("GET, HEAD, OPTIONS, POST"))
+        );
+        let put = server.send(plain(Request::post("/whep/0123")));
+        assert_eq!(put.status(), 405);
+        json(&server, put);
+    }
+
+    #[test]
+    fn every_answer_can_be_read_by_pages_of_any_origin() {
+        let server = Server::start(&[Codec::H264]);
+        let (resource, _) = play(&server);
+        for request in [
+            plain(Request::options("/whep")),
+            plain(Request::options(&resource)),
+            plain(Request::post("/whep")),
+            plain(Request::put("/whep")),
+            plain(Request::delete("/whep/0123")),
+            offering(browser(&[FIREFOX])),
+            offering(browser(&[CHROMIUM])),
+            patching(&resource, Some("\"other\""), CANDIDATE),
+        ] {
+            let headers = server.send(request).headers().clone();
+            assert_eq!(headers["access-control-allow-origin"], "*");
+            let lists = |name: &str, item: &str| headers[name].to_str().unwrap().contains(item);
+            for method in ["GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS"] {
+                assert!(lists("access-control-allow-methods", method));
+            }
+            for name in ["Authorization", "Content-Type", "If-Match"] {
+                assert!(lists("access-control-allow-headers", name));
+            }
+            for name in
+                ["Location", "Link", "ETag", "Accept-Patch", "WWW-Authenticate", "Retry-After"]
+            {
+                assert!(lists("access-control-expose-headers", name));
+            }
+        }
+    }
+}

@@ -210,7 +210,7 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
     }
 
     let sections: Vec<Section> =
-        sections.into_iter().enumerate().map(|(index, builder)| builder.build(index)).collect();
+        sections.into_iter().enumerate().map(|(at, section)| section.build(at, &session)).collect();
     let mut mids = HashSet::new();
     for mid in sections.iter().filter_map(|section| section.mid.as_deref()) {
         if !is_token(mid, MAX_MID) {
@@ -234,13 +234,11 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
     };
     let credentials = by_preference()
         .find_map(|section| section.credentials.clone())
-        .or_else(|| session.credentials())
         .ok_or_else(|| malformed("the offer has no usable `a=ice-ufrag` and `a=ice-pwd`"))?;
     let fingerprint = by_preference()
         .find_map(|section| section.fingerprint.clone())
-        .or(session.fingerprint)
         .ok_or_else(|| malformed("the offer has no usable `a=fingerprint`"))?;
-    let setup = by_preference().find_map(|section| section.setup.clone()).or(session.setup);
+    let setup = by_preference().find_map(|section| section.setup.clone());
     let candidates = candidates.kept;
     Ok(Offer { sections, credentials, fingerprint, setup, bundled, candidates })
 }
@@ -468,6 +466,16 @@ impl Common {
         }
     }
 
+    /// These attributes, and those of `other` where there are none.
+    fn or(self, other: &Self) -> Self {
+        Self {
+            ufrag: self.ufrag.or_else(|| other.ufrag.clone()),
+            pwd: self.pwd.or_else(|| other.pwd.clone()),
+            fingerprint: self.fingerprint.or_else(|| other.fingerprint.clone()),
+            setup: self.setup.or_else(|| other.setup.clone()),
+        }
+    }
+
     fn credentials(&self) -> Option<Credentials> {
         Some(Credentials { ufrag: self.ufrag.clone()?, pwd: self.pwd.clone()? })
     }
@@ -555,7 +563,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn build(self, section: usize) -> Section {
+    /// The whole section; what it does not say itself, the session says for it.
+    fn build(self, section: usize, session: &Common) -> Section {
         let offered = |pt: u8| self.formats.iter().any(|format| format.parse() == Ok(pt));
         let mut codecs: Vec<Choice> = Vec::new();
         for &(payload_type, mapping) in &self.mappings {
@@ -589,6 +598,7 @@ impl<'a> Builder<'a> {
             let (_, mapping) = self.mappings.iter().find(|&&(mapped, _)| mapped == pt)?;
             is_value(mapping).then(|| format!("{pt} {mapping}"))
         });
+        let common = self.common.or(session);
         // RFC 8843 §6: port zero with `bundle-only` is a section in use.
         let used = !self.disabled || self.bundle_only;
         let receiving = matches!(self.direction, "sendrecv" | "recvonly");
@@ -600,9 +610,9 @@ impl<'a> Builder<'a> {
             receives: self.media == Media::Video && used && receiving,
             codecs: if self.media == Media::Video { codecs } else { Vec::new() },
             extensions: self.extensions,
-            credentials: self.common.credentials(),
-            fingerprint: self.common.fingerprint,
-            setup: self.common.setup,
+            credentials: common.credentials(),
+            fingerprint: common.fingerprint,
+            setup: common.setup,
         }
     }
 
@@ -720,4 +730,304 @@ fn is_fingerprint(text: &str) -> bool {
     let pairs = || digest.trim().split(':');
     let hex = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_token(hash, 16) && (16..=64).contains(&pairs().count()) && pairs().all(hex)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const FINGERPRINT: &str = "sha-256 00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:\
+                               00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF";
+
+    /// An offer of `sections`, as a browser makes it: all in one bundle, transport in each.
+    pub(in super::super) fn browser(sections: &[&str]) -> String {
+        let mids: Vec<_> = (0..sections.len()).map(|mid| mid.to_string()).collect();
+        let mut sdp = format!(
+            "v=0\r\no=- 42 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE {}\r\n\
+             a=extmap-allow-mixed\r\na=msid-semantic: WMS\r\n",
+            mids.join(" ")
+        );
+        for (mid, section) in sections.iter().enumerate() {
+            let (first, rest) = section.split_once('\n').unwrap_or((section, ""));
+            line(&mut sdp, first);
+            line(&mut sdp, "c=IN IP4 0.0.0.0\r\na=rtcp:9 IN IP4 0.0.0.0");
+            line(&mut sdp, "a=ice-ufrag:abcd\r\na=ice-pwd:0123456789012345678901");
+            line(&mut sdp, format_args!("a=ice-options:trickle\r\na=fingerprint:{FINGERPRINT}"));
+            line(&mut sdp, format_args!("a=setup:actpass\r\na=mid:{mid}"));
+            for attribute in rest.lines() {
+                line(&mut sdp, attribute.trim());
+            }
+        }
+        sdp
+    }
+
+    pub(in super::super) const AUDIO: &str = "m=audio 9 UDP/TLS/RTP/SAVPF 111
+        a=recvonly
+        a=rtcp-mux
+        a=rtpmap:111 opus/48000/2";
+
+    /// GStreamer writes Opus without its channels.
+    const GSTREAMER_AUDIO: &str = "m=audio 9 UDP/TLS/RTP/SAVPF 96
+        a=recvonly
+        a=rtcp-mux
+        a=rtpmap:96 OPUS/48000";
+
+    pub(in super::super) const DATA: &str = "m=application 9 UDP/DTLS/SCTP webrtc-datachannel
+        a=sctp-port:5000";
+
+    pub(in super::super) const CHROMIUM: &str =
+        "m=video 9 UDP/TLS/RTP/SAVPF 96 97 103 104 107 108 109 114 39 40 49
+        a=extmap:1 urn:ietf:params:rtp-hdrext:toffset
+        a=extmap:3 urn:3gpp:video-orientation
+        a=extmap:4 http://www.ietf.org/id/draft-holmer-rmcat-transport-wide-cc-extensions-01
+        a=extmap:5 http://www.webrtc.org/experiments/rtp-hdrext/playout-delay
+        a=extmap:9 urn:ietf:params:rtp-hdrext:sdes:mid
+        a=recvonly
+        a=rtcp-mux
+        a=rtcp-rsize
+        a=rtpmap:96 VP8/90000
+        a=rtcp-fb:96 goog-remb
+        a=rtcp-fb:96 transport-cc
+        a=rtcp-fb:96 nack
+        a=rtpmap:97 rtx/90000
+        a=fmtp:97 apt=96
+        a=rtpmap:103 H264/90000
+        a=fmtp:103 level-asymmetry-allowed=1;packetization-mode=1;profile-level-id=42001f
+        a=rtpmap:104 rtx/90000
+        a=fmtp:104 apt=103
+        a=rtpmap:107 H264/90000
+        a=fmtp:107 level-asymmetry-allowed=1;packetization-mode=0;profile-level-id=42e01f
+        a=rtpmap:108 rtx/90000
+        a=fmtp:108 apt=107
+        a=rtpmap:109 H264/90000
+        a=fmtp:109 level-asymmetry-allowed=1;packetization-mode=1;profile-level-id=42e01f
+        a=rtpmap:114 rtx/90000
+        a=fmtp:114 apt=109
+        a=rtpmap:39 H264/90000
+        a=fmtp:39 level-asymmetry-allowed=1;packetization-mode=1;profile-level-id=4d001f
+        a=rtpmap:40 rtx/90000
+        a=fmtp:40 apt=39
+        a=rtpmap:49 flexfec-03/90000
+        a=fmtp:49 repair-window=10000000";
+
+    pub(in super::super) const FIREFOX: &str = "m=video 9 UDP/TLS/RTP/SAVPF 120 124 121 99
+        a=extmap:3 urn:ietf:params:rtp-hdrext:sdes:mid
+        a=recvonly
+        a=rtcp-mux
+        a=fmtp:124 apt=120
+        a=fmtp:99 apt=100
+        a=rtpmap:120 VP8/90000
+        a=rtpmap:124 rtx/90000
+        a=rtpmap:121 VP9/90000
+        a=rtpmap:99 AV1/90000";
+
+    pub(in super::super) fn best(sdp: &str) -> Option<Choice> {
+        inspect(sdp).unwrap().choices().next().cloned()
+    }
+
+    /// What is left of a section once the transport is taken away.
+    fn video(attributes: &[&str]) -> String {
+        let payload_types = "m=video 9 UDP/TLS/RTP/SAVPF 100 101 102 103";
+        browser(&[&[&[payload_types][..], attributes].concat().join("\n")])
+    }
+
+    #[test]
+    fn chromium_gets_constrained_baseline_in_mode_1_and_then_others() {
+        let offer = inspect(&browser(&[AUDIO, CHROMIUM, DATA])).unwrap();
+        let choices: Vec<_> = offer
+            .choices()
+            .map(|choice| (choice.codec(), choice.payload_type, choice.rtx))
+            .collect();
+        let expected = [
+            (Codec::H264, 109, Some(114)),
+            (Codec::H264, 103, Some(104)),
+            (Codec::H264, 39, Some(40)),
+            (Codec::Vp8, 96, Some(97)),
+        ];
+        assert_eq!(choices, expected);
+    }
+
+    #[test]
+    fn firefox_without_its_plug_in_gets_vp8() {
+        let choice = best(&browser(&[FIREFOX])).unwrap();
+        assert_eq!((choice.codec, choice.payload_type, choice.rtx), (Codec::Vp8, 120, Some(124)));
+    }
+
+    #[test]
+    fn h264_without_a_stated_mode_is_the_last_resort() {
+        let choice = best(&video(&["a=rtpmap:100 h264/90000", "a=rtpmap:101 VP8/90000"])).unwrap();
+        assert_eq!((choice.codec, choice.profile()), (Codec::H264, BASELINE_LEVEL_1));
+        let stated = [
+            "a=rtpmap:100 H264/90000",
+            "a=rtpmap:101 H264/90000",
+            "a=fmtp:101 packetization-mode=1;profile-level-id=640028",
+        ];
+        assert_eq!(best(&video(&stated)).unwrap().payload_type, 101);
+        assert_eq!(
+            best(&video(&["a=rtpmap:100 H264/90000", "a=fmtp:100 packetization-mode=0"])),
+            None
+        );
+    }
+
+    #[test]
+    fn only_sections_that_receive_are_sent_to() {
+        let h264 = ["a=rtpmap:100 VP8/90000"];
+        for (direction, wanted) in [
+            ("a=recvonly", true),
+            ("a=sendrecv", true),
+            ("", true),
+            ("a=sendonly", false),
+            ("a=inactive", false),
+        ] {
+            let attributes: Vec<_> =
+                h264.into_iter().chain([direction]).filter(|line| !line.is_empty()).collect();
+            assert_eq!(best(&video(&attributes)).is_some(), wanted, "{direction}");
+        }
+        let rejected = browser(&["m=video 0 UDP/TLS/RTP/SAVPF 100\na=rtpmap:100 VP8/90000"]);
+        assert_eq!(best(&rejected), None);
+        let bundled = rejected.replace("a=mid:0", "a=mid:0\r\na=bundle-only");
+        assert!(best(&bundled).is_some());
+    }
+
+    #[test]
+    fn payload_types_that_look_like_rtcp_or_are_not_offered_are_left_out() {
+        let sdp = |pt: &str| {
+            browser(&[&format!("m=video 9 UDP/TLS/RTP/SAVPF {pt}\na=rtpmap:{pt} VP8/90000")])
+        };
+        for (pt, usable) in [
+            ("0", true),
+            ("63", true),
+            ("64", false),
+            ("95", false),
+            ("96", true),
+            ("127", true),
+            ("128", false),
+            ("256", false),
+        ] {
+            assert_eq!(best(&sdp(pt)).is_some(), usable, "{pt}");
+        }
+        assert_eq!(
+            best(&browser(&["m=video 9 UDP/TLS/RTP/SAVPF 98\na=rtpmap:99 VP8/90000"])),
+            None
+        );
+        let wrong =
+            ["a=rtpmap:100 VP8/48000", "a=rtpmap:101 VP8", "a=rtpmap:102", "a=rtpmap:x VP8/90000"];
+        assert_eq!(best(&video(&wrong)), None);
+    }
+
+    #[test]
+    fn the_reduced_offer_has_one_codec_and_no_candidates_that_cannot_be_used() {
+        let candidates = "a=candidate:1 1 udp 2122260223 192.0.2.7 50000 typ host generation 0
+            a=candidate:2 1 udp 2122260223 5b1f7c52-0000-4000-8000-1c2f3a4b5c6d.local 50001 typ host
+            a=candidate:3 1 tcp 1518280447 192.0.2.7 9 typ host tcptype active
+            a=candidate:4 2 udp 2122260222 192.0.2.7 50002 typ host
+            a=candidate:5 1 UDP 1 0.0.0.0 50003 typ host
+            a=candidate:6 1 udp 1 224.0.0.1 50003 typ host
+            a=candidate:7 1 udp 1 192.0.2.7 0 typ host
+            a=candidate:8 1 udp 1686052607 2001:db8::7 50004 typ srflx raddr :: rport 0
+            a=candidate:9 1 udp";
+        let sdp = browser(&[AUDIO, &format!("{CHROMIUM}\n{candidates}"), DATA]);
+        let offer = inspect(&sdp).unwrap();
+        let choice = offer.choices().next().unwrap();
+        let reduced = offer.reduced(choice, None);
+        assert!(reduced.contains("a=group:BUNDLE 1 2\r\n"));
+        assert!(reduced.contains("m=video 9 UDP/TLS/RTP/SAVPF 109 114\r\n"));
+        let kept: Vec<_> = reduced.lines().filter(|line| line.contains("candidate")).collect();
+        assert_eq!(kept.len(), 2, "{kept:?}");
+        assert!(kept[0].contains("192.0.2.7 50000") && kept[1].contains("2001:db8::7"));
+        for absent in ["VP8", "audio", "flexfec", "transport-cc", "goog-remb", "toffset"] {
+            assert!(!reduced.contains(absent), "{absent}");
+        }
+        // It is a whole offer itself, and means the same.
+        let again = inspect(&reduced).unwrap();
+        let same = again.choices().next().unwrap();
+        assert_eq!((same.payload_type, same.rtx), (choice.payload_type, choice.rtx));
+        assert_eq!(again.candidates, offer.candidates);
+    }
+
+    #[test]
+    fn what_every_offer_must_have_is_missed_by_name() {
+        let whole = browser(&[CHROMIUM]);
+        for (without, missing) in [
+            ("a=ice-ufrag:abcd\r\n", "ice-ufrag"),
+            ("a=ice-pwd:0123456789012345678901\r\n", "ice-pwd"),
+            (&format!("a=fingerprint:{FINGERPRINT}\r\n"), "fingerprint"),
+        ] {
+            let error = inspect(&whole.replace(without, "")).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidArgument);
+            assert!(error.to_string().contains(missing), "{error}");
+            // Standing at session level is as good.
+            let moved = whole.replace(without, "").replace("s=-\r\n", &format!("s=-\r\n{without}"));
+            assert!(inspect(&moved).is_ok(), "{missing}");
+        }
+        assert!(inspect(whole.split("m=").next().unwrap()).is_err());
+    }
+
+    #[test]
+    fn what_is_no_offer_is_refused() {
+        for text in [
+            "",
+            "{\"sdp\": \"v=0\"}",
+            "v=1\r\n",
+            "v=0\r\nhello\r\n",
+            "v=0\r\nm=\r\n",
+            "v=0\r\nm=video\r\n",
+        ] {
+            assert_eq!(inspect(text).unwrap_err().kind(), Kind::InvalidArgument, "{text:?}");
+        }
+        let twice = browser(&[CHROMIUM, FIREFOX]).replace("a=mid:1", "a=mid:0");
+        assert!(inspect(&twice).is_err());
+        let long = browser(&[CHROMIUM]).replace("a=mid:0", "a=mid:01234567890123456");
+        assert!(inspect(&long).is_err());
+        assert!(inspect(&browser(&[DATA; MAX_SECTIONS])).is_ok());
+        assert!(inspect(&browser(&[DATA; MAX_SECTIONS + 1])).is_err());
+        let large = browser(&[CHROMIUM]) + &"a=x\r\n".repeat(MAX_OFFER / 5);
+        assert!(inspect(&large).is_err());
+    }
+
+    #[test]
+    fn only_so_many_candidates_are_kept() {
+        let candidate = "a=candidate:1 1 udp 1 192.0.2.7 50000 typ host\n";
+        let offer =
+            inspect(&browser(&[&format!("{CHROMIUM}\n{}", candidate.repeat(200))])).unwrap();
+        assert_eq!(offer.candidates.len(), MAX_CANDIDATES);
+        let fragment = fragment(&candidate.repeat(200)).unwrap();
+        assert_eq!(fragment.candidates.len(), MAX_CANDIDATES);
+    }
+
+    #[test]
+    fn no_prefix_and_no_flipped_byte_of_an_offer_panics() {
+        let whole = browser(&[GSTREAMER_AUDIO, CHROMIUM, FIREFOX, DATA]);
+        let check = |text: &str| {
+            if let Ok(offer) = inspect(text) {
+                for choice in offer.choices() {
+                    let reduced = offer.reduced(choice, None);
+                    assert!(inspect(&reduced).is_ok(), "{reduced}");
+                }
+            }
+        };
+        for end in 0..whole.len() {
+            check(&whole[..end]);
+        }
+        for at in (0..whole.len()).step_by(3) {
+            for byte in [b' ', b'\n', b'=', b':', b'0', b'9', 0x7f] {
+                let mut bytes = whole.clone().into_bytes();
+                bytes[at] = byte;
+                check(std::str::from_utf8(&bytes).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_fragment_holds_candidates_and_perhaps_new_credentials() {
+        let text = "a=ice-ufrag:EsAw\r\na=ice-pwd:P2uYro0UCOQ4zxjKXaWCBui1\r\nm=video 9 RTP/AVP 0\r\n\
+                    a=mid:0\r\na=candidate:1 1 UDP 2130706431 192.0.2.1 5000 typ host ufrag EsAw\r\n\
+                    a=end-of-candidates\r\n";
+        let read = fragment(text).unwrap();
+        assert_eq!(read.credentials.unwrap().ufrag, "EsAw");
+        assert_eq!(read.candidates, ["1 1 UDP 2130706431 192.0.2.1 5000 typ host ufrag EsAw"]);
+        assert_eq!(fragment("").unwrap(), Fragment::default());
+        assert_eq!(fragment("a=ice-ufrag:only\r\n").unwrap().credentials, None);
+        assert!(fragment("[]").is_err());
+    }
 }

@@ -48,9 +48,10 @@ const REPEAT_AFTER: [Duration; 2] = [Duration::from_millis(60), Duration::from_m
 const RESEND_PACKETS: usize = 2048;
 const RESEND_FOR: Duration = Duration::from_secs(3);
 
-/// The share of the rate that retransmissions may take. A still desktop sends single packets now
-/// and then, where one loss is a large share.
-const RESEND_SHARE: f32 = 0.5;
+/// The share of the last second that retransmissions may take; beyond it they are forgotten. A
+/// still desktop sends a few packets now and then, where resending two of them twice is most of
+/// the second, and a viewer on a bad path must not cost four times its stream.
+const RESEND_SHARE: f32 = 0.8;
 
 /// What every peer of an endpoint has in common.
 #[derive(Clone, Debug)]
@@ -619,3 +620,204 @@ fn failed(error: str0m::RtcError) -> End {
 
 /// The 15 bits of a VP8 picture id.
 const PICTURE_ID: u16 = 0x7fff;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::sync::mpsc;
+
+    use spaceport_session::{Attach, Carrier, Launch, Limits, Open, Policy, Publisher, Sessions};
+    use spaceport_types::{Rect, Target};
+
+    use super::super::driver::now;
+    use super::super::offer::inspect;
+    use super::super::offer::tests::{AUDIO, CHROMIUM, DATA, FIREFOX, best, browser};
+    use super::*;
+
+    const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4000);
+
+    /// The answer's sections, each as its lines.
+    fn answer(sdp: &str) -> Option<Vec<Vec<String>>> {
+        let offer = inspect(sdp).unwrap();
+        let choice = best(sdp)?;
+        let identity = Identity::generate().unwrap();
+        let negotiated = negotiate(&identity, &offer, &choice, &[HERE], now()).unwrap()?;
+        let mut sections = vec![Vec::new()];
+        for line in negotiated.answer.lines() {
+            if line.starts_with("m=") {
+                sections.push(Vec::new());
+            }
+            sections.last_mut().unwrap().push(line.to_owned());
+        }
+        Some(sections)
+    }
+
+    fn has(section: &[String], start: &str) -> bool {
+        section.iter().any(|line| line.starts_with(start))
+    }
+
+    #[test]
+    fn a_rejected_first_section_does_not_take_the_transport_with_it() {
+        let gstreamer = AUDIO.replace("opus/48000/2", "OPUS/48000");
+        for audio in [AUDIO, &gstreamer] {
+            let sections = answer(&browser(&[audio, CHROMIUM])).unwrap();
+            let [session, audio, video] = &sections[..] else { panic!("{sections:?}") };
+            assert!(has(session, "a=group:BUNDLE 1"));
+            assert_eq!(audio[0], "m=audio 0 UDP/TLS/RTP/SAVPF 111");
+            assert!(has(audio, "a=mid:0") && has(audio, "a=inactive"));
+            assert!(!has(audio, "a=ice-") && !has(audio, "a=candidate") && !has(audio, "a=finger"));
+            assert_eq!(video[0], "m=video 9 UDP/TLS/RTP/SAVPF 109 114");
+            let needed = ["a=mid:1", "a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:sha-256 "];
+            let media = ["a=setup:passive", "a=sendonly", "a=rtcp-mux", "a=candidate:", "a=msid:"];
+            for line in needed.iter().chain(&media) {
+                assert!(has(video, line), "{line} is not in {video:?}");
+            }
+            assert!(video.iter().any(|line| line.contains("127.0.0.1 4000 typ host")));
+        }
+    }
+
+    #[test]
+    fn the_order_of_sections_is_the_offers() {
+        let sections = answer(&browser(&[DATA, FIREFOX, AUDIO, CHROMIUM])).unwrap();
+        let lines: Vec<_> = sections[1..].iter().map(|section| section[0].as_str()).collect();
+        assert_eq!(
+            lines,
+            [
+                "m=application 9 UDP/DTLS/SCTP webrtc-datachannel",
+                "m=video 0 UDP/TLS/RTP/SAVPF 120",
+                "m=audio 0 UDP/TLS/RTP/SAVPF 111",
+                "m=video 9 UDP/TLS/RTP/SAVPF 109 114",
+            ]
+        );
+        // Candidates stand in the first section of the bundle that is used.
+        assert!(has(&sections[1], "a=candidate:") && !has(&sections[4], "a=candidate:"));
+        assert!(has(&sections[0], "a=group:BUNDLE 0 3"));
+    }
+
+    #[test]
+    fn what_was_not_bundled_is_not_bundled_in_the_answer() {
+        let sdp = browser(&[CHROMIUM]).replace("a=group:BUNDLE 0\r\n", "");
+        assert!(!has(&answer(&sdp).unwrap()[0], "a=group"));
+    }
+
+    #[test]
+    fn every_profile_that_can_be_chosen_is_answered_as_offered() {
+        for profile in [
+            "42e01f", "42001f", "42c00a", "42000a", "4d001f", "4d401f", "64001f", "640c1f",
+            "f4001f",
+        ] {
+            let sdp = browser(&[&CHROMIUM.replace("42e01f", profile)]);
+            let sections = answer(&sdp).unwrap_or_else(|| panic!("{profile} is not answered"));
+            let video = &sections[1];
+            let fmtp = video.iter().find(|line| line.starts_with("a=fmtp:109")).map(String::as_str);
+            let best = best(&sdp).unwrap();
+            if best.payload_type() == 109 {
+                assert!(fmtp.is_some_and(|fmtp| fmtp.contains(profile)), "{profile}: {video:?}");
+            }
+        }
+        assert_eq!(
+            answer(&browser(&[FIREFOX])).unwrap()[1][0],
+            "m=video 9 UDP/TLS/RTP/SAVPF 120 124"
+        );
+    }
+
+    struct Drop(mpsc::Sender<Publisher>);
+
+    impl Launch for Drop {
+        fn launch(&self, publisher: Publisher) {
+            // The test ends with its receiver.
+            self.0.send(publisher).ok();
+        }
+    }
+
+    fn peer(now: Instant) -> (Peer, Socket, mpsc::Receiver<Publisher>) {
+        let (sender, publishers) = mpsc::channel();
+        let sessions = Sessions::new(Limits::default(), Arc::new(Drop(sender)));
+        let open = Open {
+            target: Target::TestPattern,
+            bounds: Rect::new(0, 0, 64, 64),
+            codec: Codec::H264,
+            max_fps: 0,
+            max_dimension: 0,
+            bitrate: None,
+            policy: Policy::default(),
+            ticket_ttl: None,
+        };
+        let session = sessions.open(open, now).unwrap().info.id;
+        let attach = Attach { codec: Codec::H264, carrier: Carrier::Peer };
+        let subscriber = sessions.attach(&session, attach).unwrap();
+        let sdp = browser(&[CHROMIUM]);
+        let (offer, choice) = (inspect(&sdp).unwrap(), best(&sdp).unwrap());
+        let socket =
+            Socket::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Vec::new()).unwrap();
+        let nat = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4000);
+        let identity = Identity::generate().unwrap();
+        let negotiated = negotiate(&identity, &offer, &choice, &[nat, HERE], now).unwrap().unwrap();
+        let peer = Peer::new(negotiated, subscriber, Waker::noop().clone(), 7, now);
+        (peer, socket, publishers)
+    }
+
+    #[test]
+    fn a_viewer_that_never_comes_is_given_up_with_a_reason() {
+        let start = now();
+        let (mut peer, mut socket, _publishers) = peer(start);
+        peer.timeout(start, &mut socket).unwrap();
+        assert!(peer.deadline() <= start + CONNECT_WITHIN);
+        peer.timeout(start + CONNECT_WITHIN - Duration::from_millis(1), &mut socket).unwrap();
+        let end = peer.timeout(start + CONNECT_WITHIN, &mut socket).unwrap_err();
+        assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::UdpBlocked)));
+    }
+
+    #[test]
+    fn a_viewer_that_got_no_further_than_one_packet_had_its_ice_fail() {
+        let start = now();
+        let (mut peer, mut socket, _publishers) = peer(start);
+        // What no engine can read is ignored; that something came is not.
+        peer.receive(start, HERE, HERE, &[0, 1, 2], &mut socket).unwrap();
+        peer.receive(start, HERE, HERE, &[22; 100], &mut socket).unwrap();
+        let end = peer.timeout(start + CONNECT_WITHIN, &mut socket).unwrap_err();
+        assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::IceFailed)));
+    }
+
+    #[test]
+    fn a_lost_connection_is_waited_for_and_then_given_up() {
+        let start = now();
+        let (mut peer, mut socket, _publishers) = peer(start);
+        peer.connection = Connection::Connected;
+        let lost = Event::IceConnectionStateChange(IceConnectionState::Disconnected);
+        peer.event(lost, start).unwrap();
+        let back = Event::IceConnectionStateChange(IceConnectionState::Connected);
+        peer.event(back, start + LOST_FOR / 2).unwrap();
+        peer.timeout(start + LOST_FOR, &mut socket).unwrap();
+        let lost = Event::IceConnectionStateChange(IceConnectionState::Disconnected);
+        peer.event(lost, start + LOST_FOR).unwrap();
+        let end = peer.timeout(start + 2 * LOST_FOR, &mut socket).unwrap_err();
+        assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::IceFailed)));
+    }
+
+    #[test]
+    fn a_packet_to_another_address_of_ours_is_for_the_one_viewers_know() {
+        let (peer, _socket, _publishers) = peer(now());
+        let private = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 5).into(), 4000);
+        assert_eq!(peer.local_for(HERE), HERE);
+        assert_eq!(peer.local_for(private).ip(), Ipv4Addr::new(192, 0, 2, 1));
+        let six = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 4000);
+        assert_eq!(peer.local_for(six), six);
+    }
+
+    #[test]
+    fn a_viewer_that_asks_for_keyframes_without_end_is_heard_twice_a_second() {
+        let start = now();
+        let mut throttle = Throttle::default();
+        let mut passed = 0;
+        for millis in (0..2_000).step_by(10) {
+            let now = start + Duration::from_millis(millis);
+            passed += usize::from(throttle.passes(now));
+        }
+        assert_eq!(passed, 4);
+        // The last one is not forgotten, it comes when its time has come.
+        assert_eq!(throttle.due(), Some(start + Duration::from_millis(2_000)));
+        assert!(throttle.passes(start + Duration::from_millis(2_000)));
+        assert_eq!(throttle.due(), None);
+    }
+}
