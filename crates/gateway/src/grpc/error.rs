@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn a_missing_feature_is_named() {
         let error = Error::new(Kind::CapabilityMissing, "x").with("feature", "window_stream");
-        let (code, info) = info(&error);
-        assert_eq!((code, info.feature.as_str()), (Code::Unimplemented, "window_stream"));
+        let (code, detail) = info(&error);
+        assert_eq!((code, detail.feature.as_str()), (Code::Unimplemented, "window_stream"));
         let codec = Error::because(Cause::CodecUnavailable, "x");
-        assert_eq!(super::tests::info(&codec).1.feature, "desktop_stream");
+        assert_eq!(info(&codec).1.feature, "desktop_stream");
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .with_service_name(SYSTEM)
         .with_service_name(STREAM)
         .with_service_name(COMPUTER)
+        .with_service_name("grpc.reflection.v1.ServerReflection")
         .build_v1()
         .expect("the descriptor set comes from the compiler that made the types");
 
