@@ -9,6 +9,7 @@
 
 pub mod capture;
 pub mod clock;
+pub mod demo;
 pub mod encode;
 mod frame;
 pub mod pipeline;
