@@ -17,7 +17,7 @@ fn the_published_client_adds_lists_streams_and_closes() {
     let displays = client.hear();
     assert_eq!(
         displays["displays"],
-        json!([{ "id": "test-pattern", "primary": true, "size": [640, 360] }])
+        json!([{ "id": "test-pattern", "primary": true, "size": [1280, 720] }])
     );
     let windows = client.hear();
     // This version streams whole displays, and says so in the client's own terms.
@@ -28,7 +28,7 @@ fn the_published_client_adds_lists_streams_and_closes() {
         (&json!("h264"), &json!(2)),
         "{opened}"
     );
-    assert_eq!(opened["size"], json!([640, 360]));
+    assert_eq!(opened["size"], json!([1280, 720]));
     let watched = client.hear();
     let frames = watched["frames"].as_array().expect("frames");
     assert!(frames.len() >= 10, "{watched}");

@@ -14,20 +14,22 @@ use spaceport_wire::pb::{
 };
 use tokio::time::timeout;
 
+/// No server has it: they are given out from :0 on, and machines have few.
+const NO_DISPLAY: &str = ":4711";
+
 const NOT_FOUND: i32 = 5;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
 
 #[test]
 fn without_an_x_server_the_gateway_runs_and_says_what_is_missing() {
-    // A display number that no server has: X11 has none above 65,535 ports.
-    let mut gateway = Gateway::with_display(":59999");
+    let mut gateway = Gateway::with_display(NO_DISPLAY);
     let capabilities: GetCapabilitiesResponse =
         gateway.call("SystemService/GetCapabilities", &GetCapabilitiesRequest {}).unwrap();
     let desktop = capabilities.features.iter().find(|feature| feature.name == "desktop_stream");
     let desktop = desktop.unwrap();
     assert!(!desktop.supported);
-    assert!(desktop.limitation.contains(":59999"), "{}", desktop.limitation);
+    assert!(desktop.limitation.contains(NO_DISPLAY), "{}", desktop.limitation);
 
     let request = OpenMediaRequest::default();
     let refused = gateway.call::<OpenMediaResponse>("StreamService/OpenMedia", &request);

@@ -16,6 +16,12 @@ import { codecString } from "./wire.js";
  */
 const MAX_QUEUE = 3;
 
+/**
+ * The same before the first picture: a browser takes a while to start its decoder, and catches up at once. Dropping
+ * what waits would make the first picture later still.
+ */
+const MAX_QUEUE_COLD = 60;
+
 /** The shortest time between two keyframe requests, in milliseconds; the server caps them as well. */
 const KEYFRAME_INTERVAL = 500;
 
@@ -35,6 +41,7 @@ export class Decoder {
   #waiting = true; // for a keyframe
   #asked = -Infinity;
   #errors = 0;
+  #cold = true;
   #closed = false;
 
   /** Frames not shown because the decoder was behind. */
@@ -67,7 +74,7 @@ export class Decoder {
     }
     const decoder = this.#decoder;
     if (!decoder) return;
-    if (!packet.keyframe && decoder.decodeQueueSize > MAX_QUEUE) {
+    if (!packet.keyframe && decoder.decodeQueueSize > (this.#cold ? MAX_QUEUE_COLD : MAX_QUEUE)) {
       this.dropped++;
       this.skip();
       return;
@@ -131,6 +138,7 @@ export class Decoder {
         const packet = this.#pending.get(frame.timestamp);
         this.#forget(frame.timestamp);
         this.#errors = 0;
+        this.#cold = decoder.decodeQueueSize > MAX_QUEUE && this.#cold;
         try {
           if (packet && !this.#closed) this.sink.picture(frame, packet);
         } finally {
@@ -167,6 +175,7 @@ export class Decoder {
     const decoder = this.#decoder;
     this.#decoder = null;
     this.#configured = "";
+    this.#cold = true;
     this.#pending.clear();
     if (decoder && decoder.state !== "closed") decoder.close();
   }

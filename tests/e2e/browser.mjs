@@ -52,6 +52,8 @@ export async function run(scenario) {
     name === "firefox"
       ? await firefox.launch({ channel: "moz-firefox", executablePath: "/usr/bin/firefox-esr", firefoxUserPrefs: FIREFOX })
       : await chromium.launch({ executablePath: "/usr/bin/chromium", args: CHROMIUM });
+  // The test is over, well or badly; what it does not need any more must not stay.
+  process.on("SIGTERM", () => browser.close().finally(() => process.exit(1)));
   try {
     await scenario(browser, ...args);
     clearTimeout(timer);

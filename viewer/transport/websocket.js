@@ -19,6 +19,9 @@ const CLOCK_BURST = 3;
  */
 const HEARTBEAT = 5_000;
 
+/** An error this many milliseconds before a close is its reason. */
+const SAID = 1_000;
+
 /** Heartbeats without any byte from the server after which the line counts as dead. */
 const MISSED = 2;
 
@@ -52,7 +55,7 @@ export class WebSocketTransport {
   #probeSent = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #heartbeat;
-  /** @type {Failure | null} */
+  /** @type {{failure: Failure, at: number} | null} */
   #lastError = null;
 
   /** @type {import("../wire.js").Packet | null} the last one shown */
@@ -83,8 +86,9 @@ export class WebSocketTransport {
     };
     socket.onclose = ({ code, reason }) => {
       const failure = Failure.fromClose(code, reason);
-      // The server says what is wrong before it closes; that is better than a number.
-      if (this.#lastError && code !== 1000) this.#end(merge(failure, this.#lastError));
+      // The server says what is wrong right before it closes; that is better than a number.
+      const said = this.#lastError;
+      if (said && performance.now() - said.at < SAID && code !== 1000) this.#end(merge(failure, said.failure));
       else if (this.#opened) this.#end(failure);
       else this.#end(refused());
     };
@@ -190,7 +194,7 @@ export class WebSocketTransport {
         break;
       }
       case "error":
-        this.#lastError = Failure.fromReport(payload);
+        this.#remember(payload);
         break;
       case "lifecycle":
         this.#lifecycle(payload);
@@ -200,15 +204,22 @@ export class WebSocketTransport {
 
   /** @param {any} payload */
   #lifecycle(payload) {
-    const state = payload.state ?? payload.event ?? payload.kind;
-    if (state === "suspended") {
-      const reason = payload.message ?? SUSPENDED[payload.reason] ?? "The picture is on hold";
-      this.events.notice(reason);
-    } else if (state === "resumed") {
-      this.events.notice(null);
-    } else if (state === "closed") {
-      this.#lastError = payload.message ? Failure.fromReport(payload) : this.#lastError;
+    switch (payload.event) {
+      case "suspended":
+        this.events.notice(payload.error?.message ?? SUSPENDED[payload.reason] ?? "The picture is on hold");
+        break;
+      case "resumed":
+        this.events.notice(null);
+        break;
+      case "closed":
+        if (payload.error) this.#remember(payload.error);
+        break;
     }
+  }
+
+  /** Most errors answer one message and end nothing. @param {import("../failure.js").Report} report */
+  #remember(report) {
+    this.#lastError = { failure: Failure.fromReport(report), at: performance.now() };
   }
 
   #beat() {

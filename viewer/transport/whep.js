@@ -38,6 +38,8 @@ export class WhepTransport {
   #latency = new Median();
   #session;
   #resource = "";
+  /** The server has said goodbye, and its resource with it. */
+  #gone = false;
   #ended = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #patience;
@@ -105,15 +107,14 @@ export class WhepTransport {
     clearTimeout(this.#patience);
     clearInterval(this.#poll);
     this.#abort.abort();
-    this.#peer.onconnectionstatechange = this.#peer.ontrack = null;
-    this.#peer.close();
+    const peer = this.#peer;
+    peer.onconnectionstatechange = peer.ontrack = null;
     this.#video.srcObject = null;
-    if (this.#resource) {
-      // `keepalive` lets it out even while the page goes away; a failure only means that the server's own
-      // timeout does the work.
-      const headers = { Authorization: `Bearer ${this.#session.ticket}` };
-      fetch(this.#resource, { method: "DELETE", headers, keepalive: true }).catch(() => {});
-    }
+    if (!this.#resource || this.#gone) return peer.close();
+    // The resource first: once the peer has said goodbye there is none. `keepalive` lets it out even while the page
+    // goes away; where it fails, the server's own timeout does the work.
+    const headers = { Authorization: `Bearer ${this.#session.ticket}` };
+    fetch(this.#resource, { method: "DELETE", headers, keepalive: true }).catch(() => {}).finally(() => peer.close());
   }
 
   /** @param {Failure} failure */
@@ -158,7 +159,9 @@ export class WhepTransport {
     if (transport) {
       // The server's goodbye. `connectionState` does not show it.
       transport.onstatechange = () => {
-        if (transport.state === "closed") this.#end(lost("The server ended the connection."));
+        if (transport.state !== "closed") return;
+        this.#gone = true;
+        this.#end(lost("The server ended the connection."));
       };
     }
     this.#poll = setInterval(() => this.#read(), POLL);

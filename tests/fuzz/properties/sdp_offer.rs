@@ -1,6 +1,6 @@
 //! An offer that can be read can be reduced to any of its choices, and the reduced offer says the same.
 
-use crate::offer::{Offer, fragment, inspect, restart_answer};
+use super::offer::{Offer, fragment, inspect, restart_answer};
 
 pub(crate) fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
