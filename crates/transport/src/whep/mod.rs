@@ -26,6 +26,8 @@ pub mod offer;
 mod packetize;
 mod peer;
 pub mod problem;
+#[cfg(test)]
+mod seeds;
 mod socket;
 
 use std::fmt::Write;

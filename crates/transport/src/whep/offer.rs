@@ -4,7 +4,7 @@
 //! keeps a bounded amount of what it reads. The WebRTC engine gets a new, minimal offer instead
 //! ([`Offer::reduced`]) with the one video section and the one codec that will be used, and a data
 //! channel if there is one; [`Offer::answer`] puts its answer back among the sections of the
-//! viewer's offer, the others rejected (RFC 8829, RFC 8843).
+//! viewer's offer, the others rejected (RFC 8829, RFC 9143).
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -49,7 +49,9 @@ pub struct Offer {
     credentials: Credentials,
     fingerprint: String,
     setup: Option<String>,
+    /// Whether the sections share a transport, and which of them it was described for first.
     bundled: bool,
+    tagged: Option<usize>,
     candidates: Vec<String>,
 }
 
@@ -58,9 +60,10 @@ pub struct Offer {
 struct Section {
     media: Media,
     mid: Option<String>,
-    /// The m-line it is rejected with, and what its format was, so that a rejection says what it
-    /// rejects.
-    rejection: String,
+    /// The m-line's parts around the port, of the formats only the first, and what that format
+    /// is: enough to answer a section that is not used.
+    name: String,
+    format: String,
     mapping: Option<String>,
     /// Whether the viewer still uses the section and would receive on it.
     receives: bool,
@@ -178,7 +181,7 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
     }
 
     let mut session = Common::default();
-    let mut bundled = false;
+    let mut bundle: Option<&str> = None;
     let mut sections: Vec<Builder<'_>> = Vec::new();
     let mut candidates = Candidates::default();
     for line in lines {
@@ -200,7 +203,7 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
                 } else if let Some(section) = sections.last_mut() {
                     section.attribute(name, value);
                 } else if name == "group" {
-                    bundled |= value.split_ascii_whitespace().next() == Some("BUNDLE");
+                    bundle = bundle.or(value.strip_prefix("BUNDLE"));
                 } else {
                     session.attribute(name, value);
                 }
@@ -209,8 +212,12 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
         }
     }
 
-    let sections: Vec<Section> =
-        sections.into_iter().enumerate().map(|(at, section)| section.build(at, &session)).collect();
+    let group: Vec<&str> = bundle.unwrap_or_default().split_ascii_whitespace().collect();
+    let sections: Vec<Section> = sections
+        .into_iter()
+        .enumerate()
+        .map(|(at, section)| section.build(at, &session, &group))
+        .collect();
     let mut mids = HashSet::new();
     for mid in sections.iter().filter_map(|section| section.mid.as_deref()) {
         if !is_token(mid, MAX_MID) {
@@ -239,8 +246,12 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
         .find_map(|section| section.fingerprint.clone())
         .ok_or_else(|| malformed("the offer has no usable `a=fingerprint`"))?;
     let setup = by_preference().find_map(|section| section.setup.clone());
+    let tagged = group
+        .first()
+        .and_then(|&mid| sections.iter().position(|section| section.mid.as_deref() == Some(mid)));
     let candidates = candidates.kept;
-    Ok(Offer { sections, credentials, fingerprint, setup, bundled, candidates })
+    let bundled = bundle.is_some();
+    Ok(Offer { sections, credentials, fingerprint, setup, bundled, tagged, candidates })
 }
 
 impl Offer {
@@ -318,23 +329,37 @@ impl Offer {
         if sections.len() != kept.len() {
             return None;
         }
+        // RFC 9143 §7.3.4: the section that stands for the whole bundle may not be rejected while
+        // others are accepted. Browsers then have no transport left to apply the answer to.
+        let idle = self.tagged.filter(|tagged| !kept.contains(tagged));
+        let used = |index: usize| kept.contains(&index) || idle == Some(index);
+        let mut bundle: Vec<usize> = (0..self.sections.len()).filter(|&at| used(at)).collect();
+        bundle.sort_by_key(|&index| self.tagged != Some(index));
+        let transport: Vec<&str> =
+            sections[0].split_inclusive("\r\n").filter(|line| is_transport(line)).collect();
+
         let mut sdp = String::with_capacity(reduced.len() + 512);
         for part in session.split_inclusive("\r\n") {
-            // RFC 5888 §9.2: no group in the answer that was not in the offer.
-            if self.bundled || !part.starts_with("a=group:") {
+            if !part.starts_with("a=group:") {
                 sdp.push_str(part);
+            } else if self.bundled {
+                // RFC 5888 §9.2: no group in the answer that was not in the offer.
+                let mids: Vec<_> = bundle.iter().map(|&index| self.mid(index)).collect();
+                line(&mut sdp, format_args!("a=group:BUNDLE {}", mids.join(" ")));
             }
         }
         for (index, section) in self.sections.iter().enumerate() {
-            let Some(position) = kept.iter().position(|&kept| kept == index) else {
+            if let Some(position) = kept.iter().position(|&kept| kept == index) {
+                let accepted = sections[position];
+                if index == choice.section && !carries(accepted, choice.payload_type) {
+                    return None;
+                }
+                sdp.push_str(accepted);
+            } else if idle == Some(index) {
+                section.idle(&transport, &mut sdp);
+            } else {
                 section.reject(&mut sdp);
-                continue;
-            };
-            let accepted = sections[position];
-            if index == choice.section && !carries(accepted, choice.payload_type) {
-                return None;
             }
-            sdp.push_str(accepted);
         }
         Some(sdp)
     }
@@ -346,9 +371,16 @@ impl Offer {
         (0..self.sections.len()).filter(move |&index| index == video || Some(index) == data)
     }
 
-    /// A section's media id; its place, for the rare offer that has none.
+    /// A section's media id. The rare section that has none gets a number: its place, unless
+    /// another section is called that.
     pub(super) fn mid(&self, index: usize) -> String {
-        self.sections[index].mid.clone().unwrap_or_else(|| index.to_string())
+        let taken =
+            |mid: &String| self.sections.iter().any(|section| section.mid.as_ref() == Some(mid));
+        self.sections[index].mid.clone().unwrap_or_else(|| {
+            // Steps of the most sections there are, so that two such sections never meet.
+            let mut numbers = (index..).step_by(MAX_SECTIONS).map(|number| number.to_string());
+            numbers.find(|number| !taken(number)).expect("there are more numbers than sections")
+        })
     }
 }
 
@@ -383,7 +415,21 @@ impl Choice {
 impl Section {
     /// This section with port zero (RFC 3264 §6), without any of the transport's attributes.
     fn reject(&self, sdp: &mut String) {
-        line(sdp, format_args!("m={}\r\nc=IN IP4 0.0.0.0", self.rejection));
+        line(sdp, format_args!("m={} 0 {}\r\nc=IN IP4 0.0.0.0", self.name, self.format));
+        self.describe(sdp);
+    }
+
+    /// This section with nothing sent in either direction, for the sake of its transport.
+    fn idle(&self, transport: &[&str], sdp: &mut String) {
+        line(sdp, format_args!("m={} 9 {}\r\nc=IN IP4 0.0.0.0", self.name, self.format));
+        sdp.extend(transport.iter().copied());
+        self.describe(sdp);
+        if self.format.contains("RTP/") {
+            line(sdp, "a=rtcp-mux");
+        }
+    }
+
+    fn describe(&self, sdp: &mut String) {
         if let Some(mid) = &self.mid {
             line(sdp, format_args!("a=mid:{mid}"));
         }
@@ -564,7 +610,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The whole section; what it does not say itself, the session says for it.
-    fn build(self, section: usize, session: &Common) -> Section {
+    fn build(self, section: usize, session: &Common, bundle: &[&str]) -> Section {
         let offered = |pt: u8| self.formats.iter().any(|format| format.parse() == Ok(pt));
         let mut codecs: Vec<Choice> = Vec::new();
         for &(payload_type, mapping) in &self.mappings {
@@ -599,13 +645,16 @@ impl<'a> Builder<'a> {
             is_value(mapping).then(|| format!("{pt} {mapping}"))
         });
         let common = self.common.or(session);
-        // RFC 8843 §6: port zero with `bundle-only` is a section in use.
-        let used = !self.disabled || self.bundle_only;
+        // RFC 9143 §6: port zero with `bundle-only` is a section in use. Some players leave the
+        // attribute out, and say so by the group alone.
+        let grouped = self.mid.is_some_and(|mid| bundle.contains(&mid));
+        let used = !self.disabled || self.bundle_only || grouped;
         let receiving = matches!(self.direction, "sendrecv" | "recvonly");
         Section {
             media: self.media,
             mid: self.mid.map(str::to_owned),
-            rejection: format!("{} 0 {} {}", self.name, self.protocol, self.formats[0]),
+            name: self.name.to_owned(),
+            format: format!("{} {}", self.protocol, self.formats[0]),
             mapping,
             receives: self.media == Media::Video && used && receiving,
             codecs: if self.media == Media::Video { codecs } else { Vec::new() },
@@ -692,6 +741,12 @@ fn carries(section: &str, payload_type: u8) -> bool {
     let mut words = section.lines().next().unwrap_or_default().split_ascii_whitespace();
     let active = words.nth(1).is_some_and(|port| port != "0");
     active && words.any(|word| word.parse() == Ok(payload_type))
+}
+
+/// Whether a line of the answer describes the transport, and not what it carries.
+fn is_transport(line: &str) -> bool {
+    let names = ["a=candidate:", "a=ice-", "a=fingerprint:", "a=setup:", "a=end-of-candidates"];
+    names.iter().any(|name| line.starts_with(name))
 }
 
 /// Reads `96 value`.
@@ -883,10 +938,11 @@ pub(super) mod tests {
                 h264.into_iter().chain([direction]).filter(|line| !line.is_empty()).collect();
             assert_eq!(best(&video(&attributes)).is_some(), wanted, "{direction}");
         }
-        let rejected = browser(&["m=video 0 UDP/TLS/RTP/SAVPF 100\na=rtpmap:100 VP8/90000"]);
-        assert_eq!(best(&rejected), None);
-        let bundled = rejected.replace("a=mid:0", "a=mid:0\r\na=bundle-only");
+        let bundled = browser(&["m=video 0 UDP/TLS/RTP/SAVPF 100\na=rtpmap:100 VP8/90000"]);
         assert!(best(&bundled).is_some());
+        let rejected = bundled.replace("BUNDLE 0", "BUNDLE 1");
+        assert_eq!(best(&rejected), None);
+        assert!(best(&rejected.replace("a=mid:0", "a=mid:0\r\na=bundle-only")).is_some());
     }
 
     #[test]

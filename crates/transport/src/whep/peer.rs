@@ -657,23 +657,38 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_first_section_does_not_take_the_transport_with_it() {
+    fn an_unused_first_section_keeps_the_transport_alive() {
         let gstreamer = AUDIO.replace("opus/48000/2", "OPUS/48000");
-        for audio in [AUDIO, &gstreamer] {
+        for (audio, mapping) in [(AUDIO, "opus/48000/2"), (&gstreamer, "OPUS/48000")] {
             let sections = answer(&browser(&[audio, CHROMIUM])).unwrap();
             let [session, audio, video] = &sections[..] else { panic!("{sections:?}") };
-            assert!(has(session, "a=group:BUNDLE 1"));
-            assert_eq!(audio[0], "m=audio 0 UDP/TLS/RTP/SAVPF 111");
-            assert!(has(audio, "a=mid:0") && has(audio, "a=inactive"));
-            assert!(!has(audio, "a=ice-") && !has(audio, "a=candidate") && !has(audio, "a=finger"));
+            assert!(has(session, "a=group:BUNDLE 0 1"));
+            assert_eq!(audio[0], "m=audio 9 UDP/TLS/RTP/SAVPF 111");
             assert_eq!(video[0], "m=video 9 UDP/TLS/RTP/SAVPF 109 114");
-            let needed = ["a=mid:1", "a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:sha-256 "];
-            let media = ["a=setup:passive", "a=sendonly", "a=rtcp-mux", "a=candidate:", "a=msid:"];
-            for line in needed.iter().chain(&media) {
+            let mapping = format!("a=rtpmap:111 {mapping}");
+            for line in ["a=mid:0", "a=inactive", mapping.as_str()] {
+                assert!(has(audio, line), "{line} is not in {audio:?}");
+            }
+            for line in ["a=mid:1", "a=sendonly", "a=msid:", "a=rtpmap:109 H264/90000"] {
                 assert!(has(video, line), "{line} is not in {video:?}");
+            }
+            let transport = ["a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:sha-256 "];
+            for line in transport.iter().chain(&["a=setup:passive", "a=rtcp-mux", "a=candidate:"]) {
+                assert!(has(audio, line) && has(video, line), "{line}: {audio:?} {video:?}");
             }
             assert!(video.iter().any(|line| line.contains("127.0.0.1 4000 typ host")));
         }
+    }
+
+    #[test]
+    fn an_unused_section_with_a_transport_of_its_own_is_rejected() {
+        let sdp = browser(&[AUDIO, CHROMIUM]).replace("a=group:BUNDLE 0 1\r\n", "");
+        let sections = answer(&sdp).unwrap();
+        let [session, audio, video] = &sections[..] else { panic!("{sections:?}") };
+        assert!(!has(session, "a=group"));
+        assert_eq!(audio[0], "m=audio 0 UDP/TLS/RTP/SAVPF 111");
+        assert!(!has(audio, "a=ice-") && !has(audio, "a=candidate") && !has(audio, "a=finger"));
+        assert!(has(video, "a=ice-ufrag:") && has(video, "a=candidate:"));
     }
 
     #[test]
