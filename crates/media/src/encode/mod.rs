@@ -9,6 +9,8 @@ mod convert;
 mod gst;
 mod probe;
 #[cfg(feature = "x264")]
+mod rate;
+#[cfg(feature = "x264")]
 mod scroll;
 #[cfg(test)]
 mod tests;

@@ -143,7 +143,7 @@ pub(super) struct Picture {
 
 impl Picture {
     /// The color at a pixel, by the definition of the matrix in the limited range.
-    fn color(&self, codec: Codec, x: u32, y: u32) -> [f64; 3] {
+    pub(super) fn color(&self, codec: Codec, x: u32, y: u32) -> [f64; 3] {
         let (kr, kb) = match codec {
             Codec::Vp8 => (0.299, 0.114),
             _ => (0.2126, 0.0722),
@@ -475,8 +475,8 @@ fn the_rate_stays_below_the_cap_and_follows_it() {
                 let noisy = Rect::new(index % 7 * 40, 40, 200, 200);
                 screen.noise(noisy);
                 let mode = if index == 0 { first } else { Mode::Delta };
-                let encoded = encode(&mut encoder, &mut screen, mode, &[noisy]);
-                bits += encoded.payload.len() * 8;
+                let encoded = encoder.encode(&screen.frame(&[noisy]), mode).unwrap();
+                bits += encoded.map_or(0, |encoded| encoded.payload.len() * 8);
             }
             let rate = bits as f64 / 2.0 / 1000.0;
             // What was saved up, 200 ms of it, may be spent once.

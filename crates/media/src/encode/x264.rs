@@ -4,30 +4,21 @@
 //! Ultrafast, zerolatency, no B-frames, no keyframe that was not asked for. What changed since the
 //! frame before is known from capture, so unchanged macroblocks are skipped without a look
 //! (`mb_info`), and the wide motion search runs only on frames that [`super::scroll`] calls a
-//! scroll. The quantizer is constant until [`Credit`] says that the path cannot take it.
+//! scroll. The quantizer of each frame is decided in [`super::rate`].
 
 #![expect(unsafe_code, reason = "libx264 is a C library")]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{NonNull, null};
-use std::time::Duration;
 
 use bytes::Bytes;
 use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
 
 use super::convert::{Canvas, Layout, Matrix};
+use super::rate::Rate;
 use super::scroll::Detector;
 use super::{Config, Encoded, Encoder, Mode};
 use crate::Frame;
-
-/// The quantizer of ordinary frames: text stays crisp, and 1920x1080 scrolls in 8 KB a frame.
-const CRF: f32 = 23.0;
-
-/// The quantizer of a picture that stands still, close to what an eye can tell apart.
-const REFINE_CRF: f32 = 17.0;
-
-/// How far the quantizer may be raised when the path is full; 51 is the end of its scale.
-const MAX_RAISE: f32 = 27.0;
 
 /// Reach of the wide motion search, around the distance of the scroll, in pixels.
 const SEARCH_MARGIN: u32 = 16;
@@ -42,37 +33,40 @@ pub(super) struct X264 {
     detector: Detector,
     /// One byte a macroblock: 1 where nothing changed.
     unchanged: Vec<u8>,
-    credit: Credit,
+    /// The last change was not encoded, for want of room on the path.
+    waiting: bool,
+    rate: Rate,
 }
 
 impl X264 {
     pub(super) fn open(config: &Config) -> Result<Self> {
         let canvas = Canvas::new(Layout::Nv12, Matrix::Bt709, config.source, config.size);
         let coded = canvas.coded();
-        let credit = Credit::new(config.bitrate, config.latency, config.max_fps);
+        let rate = Rate::new(coded, config.bitrate, config.latency, config.max_fps);
         let library = Library::open(&Settings {
             width: side(coded.width)?,
             height: side(coded.height)?,
             fps: config.max_fps.clamp(1, MAX_FPS) as c_int,
             level: level(coded, config.max_fps),
             threads: 1,
-            crf: CRF,
-            vbv_kbit: kbit(credit.burst),
         })?;
         let macroblocks = coded.width.div_ceil(16) as usize * coded.height.div_ceil(16) as usize;
         Ok(Self {
             library,
             detector: Detector::new(coded),
             unchanged: vec![1; macroblocks],
+            waiting: false,
             canvas,
-            credit,
+            rate,
         })
     }
 
-    /// Clears the marks of macroblocks that `damage` touches.
+    /// Marks what the last update changed, and what changed before and had to wait.
     fn mark(&mut self) {
         let columns = self.canvas.coded().width.div_ceil(16) as usize;
-        self.unchanged.fill(1);
+        if !std::mem::take(&mut self.waiting) {
+            self.unchanged.fill(1);
+        }
         for rect in self.canvas.damage() {
             let (left, right) = (rect.x as usize / 16, (rect.right() as usize).div_ceil(16));
             for row in rect.y / 16..rect.bottom().div_ceil(16) {
@@ -96,15 +90,26 @@ impl Encoder for X264 {
         self.canvas.update(frame)?;
         let scroll = self.detector.observe(self.canvas.luma(), self.canvas.damage());
         self.mark();
-        let budget = self.credit.budget(frame.captured_at);
-        let (luma, chroma) = self.canvas.planes().split_at(self.canvas.luma().len());
+        let width = self.canvas.coded().width as usize;
+        let quantizer = self.rate.plan(
+            frame.captured_at,
+            self.canvas.luma(),
+            width,
+            &self.unchanged,
+            mode,
+            scroll.is_some(),
+        );
+        let Some(quantizer) = quantizer else {
+            self.waiting = true;
+            return Ok(None);
+        };
         let search = match (mode, scroll) {
             (Mode::Delta, Some(rows)) => {
                 (rows.unsigned_abs() + SEARCH_MARGIN).clamp(MIN_SEARCH, MAX_SEARCH)
             }
             _ => 0,
         };
-        let crf = if mode == Mode::Refine { REFINE_CRF } else { CRF };
+        let (luma, chroma) = self.canvas.planes().split_at(self.canvas.luma().len());
         let picture = Picture {
             luma: luma.as_ptr(),
             chroma: chroma.as_ptr(),
@@ -112,103 +117,26 @@ impl Encoder for X264 {
             pts: i64::try_from(frame.captured_at.as_micros()).unwrap_or(i64::MAX),
             idr: c_int::from(mode == Mode::Keyframe),
             search: search as c_int,
-            crf: crf + budget.raise,
-            vbv_kbit: kbit(budget.bits),
+            quantizer: c_int::from(quantizer),
         };
         // SAFETY: the planes are those of the size the encoder was opened with, luma rows and
         // interleaved chroma rows `width` apart; `mb_info` has a byte for every macroblock. All
         // outlive the call, after which x264 reads none of them.
         let encoded = unsafe { self.library.encode(&picture) }?;
         if let Some(encoded) = &encoded {
-            self.credit.spend(encoded.payload.len());
+            self.rate.spent(encoded.payload.len(), &self.unchanged);
         }
         Ok(encoded)
     }
 
     fn set_bitrate(&mut self, bitrate: Bitrate) -> Result<()> {
-        self.credit.set_bitrate(bitrate);
+        self.rate.set_bitrate(bitrate);
         Ok(())
-    }
-}
-
-/// What the path can take, counted by the clock.
-///
-/// x264's own VBV counts frames: with a frame held back it would know how long each lasts, without
-/// it every frame counts for 1/fps, and a desktop that changes five times a second would starve.
-/// So time is counted here, and x264 is told before each frame what that frame may take.
-#[derive(Debug)]
-struct Credit {
-    bits_per_second: f64,
-    latency: Duration,
-    max_fps: u32,
-    /// The most that can be saved up: what the path takes in `latency`.
-    burst: f64,
-    /// Bits that can be sent now without a queue; below zero, what the queue holds.
-    saved: f64,
-    last: Option<Duration>,
-}
-
-/// What one frame may take.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    bits: f64,
-    /// How much to add to the quantizer.
-    raise: f32,
-}
-
-impl Credit {
-    fn new(bitrate: Bitrate, latency: Duration, max_fps: u32) -> Self {
-        let mut credit = Self {
-            bits_per_second: 0.0,
-            latency,
-            max_fps: max_fps.clamp(1, MAX_FPS),
-            burst: 0.0,
-            saved: 0.0,
-            last: None,
-        };
-        credit.set_bitrate(bitrate);
-        credit.saved = credit.burst;
-        credit
-    }
-
-    fn set_bitrate(&mut self, bitrate: Bitrate) {
-        // Below this, x264 cannot write a picture that resembles anything, and divisions blow up.
-        const MIN_BPS: f64 = 50_000.0;
-        self.bits_per_second = (bitrate.bps() as f64).max(MIN_BPS);
-        // x264 refuses a buffer smaller than one frame's share.
-        let frames = 2.0 / f64::from(self.max_fps);
-        self.burst = self.bits_per_second * self.latency.as_secs_f64().max(frames);
-        self.saved = self.saved.min(self.burst);
-    }
-
-    /// Counts the time up to `now` and says what a frame may take.
-    ///
-    /// A frame may take what is saved, but is never asked to live with less than half the burst:
-    /// x264 carries the smallest of two frames' budgets over, so one lean frame would make the
-    /// next one lean, however long after. What goes over is made up for by the quantizer, which
-    /// rises as the savings fall below that half.
-    fn budget(&mut self, now: Duration) -> Budget {
-        let elapsed = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.last = Some(now);
-        self.saved += self.bits_per_second * elapsed.as_secs_f64();
-        self.saved = self.saved.min(self.burst);
-        let half = self.burst / 2.0;
-        let missing = ((half - self.saved) / half).clamp(0.0, 1.0);
-        Budget { bits: self.saved.max(half), raise: MAX_RAISE * missing as f32 }
-    }
-
-    fn spend(&mut self, bytes: usize) {
-        // A debt of more than one burst would punish frames long after it was paid off.
-        self.saved = (self.saved - bytes as f64 * 8.0).max(-self.burst);
     }
 }
 
 /// The highest frame rate that is worth telling apart.
 const MAX_FPS: u32 = 240;
-
-fn kbit(bits: f64) -> c_int {
-    (bits / 1_000.0).clamp(1.0, 1e6) as c_int
-}
 
 fn side(pixels: u32) -> Result<c_int> {
     /// The widest picture any level of H.264 has room for (ITU-T H.264 A.3.1: `8 * MaxFS`).
@@ -254,8 +182,6 @@ struct Settings {
     fps: c_int,
     level: c_int,
     threads: c_int,
-    crf: f32,
-    vbv_kbit: c_int,
 }
 
 /// `sp_picture` of x264_shim.c.
@@ -267,8 +193,7 @@ struct Picture {
     pts: i64,
     idr: c_int,
     search: c_int,
-    crf: f32,
-    vbv_kbit: c_int,
+    quantizer: c_int,
 }
 
 /// `sp_output` of x264_shim.c.
@@ -363,6 +288,7 @@ mod tests {
     use crate::encode::tests::{BLACK, Bits, Screen, config, decode, encode, open, payload};
     use crate::encode::{Preference, bitstream};
     use spaceport_types::Rect;
+    use std::time::Duration;
 
     #[test]
     fn a_delta_changes_its_damage_and_nothing_else() {
@@ -451,6 +377,30 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_waited_for_the_path_comes_later() {
+        let mut screen = Screen::new(640, 360);
+        let whole = [screen.size.bounds()];
+        let config =
+            Config { bitrate: Bitrate::from_kbps(1_000), ..config(Codec::H264, screen.size) };
+        let mut encoder = crate::encode::open(&config, &Preference::default()).unwrap();
+        screen.noise(whole[0]);
+        let key = encode(&mut encoder, &mut screen, Mode::Keyframe, &whole);
+        let mut stream = vec![key.payload];
+        let corner = Rect::new(0, 0, 320, 180);
+        screen.fill(corner, [40, 200, 90]);
+        screen.noise(Rect::new(320, 180, 320, 180));
+        let waited = encoder.encode(&screen.frame(&whole), Mode::Delta).unwrap();
+        assert!(waited.is_none(), "the keyframe alone is more than a second's worth");
+        // Long after, something else changes; what waited is not in the damage again.
+        screen.now += Duration::from_secs(3);
+        let caret = Rect::new(600, 20, 2, 16);
+        stream.push(encode(&mut encoder, &mut screen, Mode::Delta, &[caret]).payload);
+        let last = decode(Codec::H264, &stream).pop().unwrap();
+        let green = last.color(Codec::H264, 160, 90)[1];
+        assert!((green - 200.0).abs() < 10.0, "{green}");
+    }
+
+    #[test]
     fn a_slow_desktop_may_use_the_whole_rate() {
         let mut screen = Screen::new(640, 360);
         let whole = screen.whole();
@@ -461,13 +411,15 @@ mod tests {
         for index in 0..6 {
             // One change a second: the path was idle for all of it, and its 250 ms of burst are full.
             screen.now += Duration::from_millis(984);
-            screen.noise(screen.size.bounds());
+            screen.noise(Rect::new(0, 0, 640, 180));
             let mode = if index == 0 { Mode::Keyframe } else { Mode::Delta };
             sizes.push(encode(&mut encoder, &mut screen, mode, &whole).payload.len());
         }
         let burst = 4_000_000 / 8 / 4;
-        for size in sizes {
-            assert!(size > burst / 2 && size < burst * 5 / 4, "{size} bytes of {burst}");
+        // The first two teach it what noise costs.
+        assert!(sizes[0] < burst * 3, "{sizes:?}");
+        for size in &sizes[2..] {
+            assert!((burst / 2..burst * 5 / 4).contains(size), "{sizes:?} bytes of {burst}");
         }
     }
 

@@ -14,11 +14,9 @@
 typedef struct {
     int32_t width;   // even
     int32_t height;  // even
-    int32_t fps;     // what a frame without a time of its own counts for in the VBV
+    int32_t fps;     // the highest
     int32_t level;   // 40 for level 4.0
     int32_t threads; // slices that are encoded at the same time
-    float crf;
-    int32_t vbv_kbit;
 } sp_settings;
 
 // Mirrored in x264.rs.
@@ -29,8 +27,7 @@ typedef struct {
     int64_t pts;
     int32_t idr;
     int32_t search; // 0 for the narrow motion search, else the range in pixels of the wide one
-    float crf;
-    int32_t vbv_kbit; // what this frame may take
+    int32_t quantizer;
 } sp_picture;
 
 // Mirrored in x264.rs. Good until the next call.
@@ -55,16 +52,6 @@ static void keep_message(void *private, int level, const char *format, va_list a
         return;
     vsnprintf(self->message, sizeof self->message, format, args);
     self->message[strcspn(self->message, "\n")] = 0;
-}
-
-// The VBV buffer is this frame's own: as large as what it may take, and full again after it. What
-// that is is counted in Rust by the clock, where x264 would count by frames.
-static void set_vbv(sp_x264 *self, int32_t kbit) {
-    int32_t most = 2000000 / self->param.i_fps_num; // x264 counts no more than 2 Gbit/s
-    if (kbit > most)
-        kbit = most;
-    self->param.rc.i_vbv_buffer_size = kbit;
-    self->param.rc.i_vbv_max_bitrate = kbit * self->param.i_fps_num;
 }
 
 int32_t sp_x264_is_open(const sp_x264 *self) { return self->encoder != NULL; }
@@ -115,14 +102,13 @@ sp_x264 *sp_x264_open(const sp_settings *settings) {
     p->analyse.b_mb_info = 1;
     p->analyse.i_me_method = X264_ME_DIA;
 
-    // With qcompress at 1 the quantizer is the CRF and nothing else, unless the VBV raises it. A
-    // quantizer that wandered would make x264 look again at macroblocks that have not changed.
-    p->rc.i_rc_method = X264_RC_CRF;
-    p->rc.f_qcompress = 1;
-    p->rc.f_ip_factor = 1;
-    p->rc.f_rf_constant = settings->crf;
-    p->rc.f_vbv_buffer_init = 1;
-    set_vbv(self, settings->vbv_kbit);
+    // Every frame brings its quantizer along.
+    // Every frame brings its own quantizer. x264 clips those to what these three imply: 23 for
+    // P-frames, 17 for I-frames, 48 for the B-frames there are none of.
+    p->rc.i_rc_method = X264_RC_CQP;
+    p->rc.i_qp_constant = 23;
+    p->rc.f_ip_factor = 2.f;
+    p->rc.f_pb_factor = 7.13f;
 
     if (x264_param_apply_profile(p, "baseline") < 0)
         return self;
@@ -142,14 +128,13 @@ int32_t sp_x264_encode(sp_x264 *self, const sp_picture *picture, sp_output *out)
     x264_param_t *p = &self->param;
     p->analyse.i_me_method = picture->search ? X264_ME_UMH : X264_ME_DIA;
     p->analyse.i_me_range = picture->search ? picture->search : 16;
-    p->rc.f_rf_constant = picture->crf;
-    set_vbv(self, picture->vbv_kbit);
     if (x264_encoder_reconfig(self->encoder, p) < 0)
         return -2;
 
     x264_picture_t in, encoded;
     x264_picture_init(&in);
     in.i_type = picture->idr ? X264_TYPE_IDR : X264_TYPE_AUTO;
+    in.i_qpplus1 = picture->quantizer + 1;
     in.i_pts = picture->pts;
     in.img.i_csp = X264_CSP_NV12;
     in.img.i_plane = 2;

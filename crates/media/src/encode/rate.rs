@@ -1,0 +1,354 @@
+//! Which quantizer a frame gets, so that the path can take it.
+//!
+//! The quantizer is [`SHARP`] unless the path is full. x264's own rate control would do, but it
+//! counts frames where a desktop needs time counted, and the half-size copy of every picture that
+//! it predicts from costs a third of the CPU of a small change. Here the prediction is made from
+//! what is known anyway: how busy each changed macroblock is, what busy macroblocks have cost so
+//! far, and which unchanged ones were coded so coarsely that x264 will go over them again.
+
+use std::time::Duration;
+
+use spaceport_types::{Bitrate, Size};
+
+use super::Mode;
+
+/// The quantizers in use, finest first.
+///
+/// Steps of three and more: an unchanged macroblock is coded again when it could be finer, and a
+/// step of one is not worth that. At the end of the scale text can just be read; what would need a
+/// coarser one is worth more late than illegible, so it waits until the path has room.
+const LADDER: [u8; 7] = [17, SHARP, 26, 29, 32, 36, COARSEST];
+
+/// Of ordinary frames: text stays crisp, and 1920x1080 scrolls in 8 KB a frame. Finer is only a
+/// picture that stands still, close to what an eye can tell apart.
+const SHARP: u8 = 23;
+
+const COARSEST: u8 = 40;
+
+/// Luma rows and columns of a macroblock.
+const SIDE: usize = 16;
+
+/// What a macroblock without any detail still costs, as activity.
+const HEADER: u32 = 64;
+
+/// Frames smaller than this, in bits, are mostly headers and teach nothing about content.
+const TELLING: f64 = 16_000.0;
+
+/// What a macroblock is coded as; each costs differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// In a keyframe, from nothing.
+    Intra,
+    /// Changed.
+    Changed,
+    /// Changed, by a scroll that the motion search will find.
+    Scrolled,
+    /// Unchanged, but coded more coarsely before.
+    Sharpened,
+}
+
+/// Bits for each unit of activity at quantizer [`SHARP`] before anything was learned, in the order
+/// of [`Class`]; measured on text.
+const FIRST_COSTS: [f64; 4] = [0.11, 0.11, 0.007, 0.05];
+
+/// The state of one stream's rate.
+#[derive(Debug)]
+pub(super) struct Rate {
+    path: Path,
+    columns: usize,
+    /// How busy each macroblock is.
+    activity: Vec<u32>,
+    /// The quantizer each macroblock was coded with.
+    quantizer: Vec<u8>,
+    cost: [f64; 4],
+    plan: Plan,
+}
+
+/// What was decided for the frame that is being encoded.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    quantizer: u8,
+    class: Class,
+    /// Bits predicted for changed and for sharpened macroblocks.
+    predicted: [f64; 2],
+}
+
+impl Rate {
+    /// For pictures of `size`, over a path that takes `bitrate` and may be behind by `latency`.
+    pub(super) fn new(size: Size, bitrate: Bitrate, latency: Duration, max_fps: u32) -> Self {
+        let columns = size.width.div_ceil(16) as usize;
+        let macroblocks = columns * size.height.div_ceil(16) as usize;
+        Self {
+            path: Path::new(bitrate, latency, max_fps),
+            columns,
+            activity: vec![0; macroblocks],
+            quantizer: vec![COARSEST; macroblocks],
+            cost: FIRST_COSTS,
+            plan: Plan { quantizer: SHARP, class: Class::Intra, predicted: [0.0; 2] },
+        }
+    }
+
+    pub(super) fn set_bitrate(&mut self, bitrate: Bitrate) {
+        self.path.set_bitrate(bitrate);
+    }
+
+    /// Chooses the quantizer for a frame that is captured at `now`; `None` when the path is so full
+    /// that the change has to wait. `luma` is `size` large, and `unchanged` has a 1 for every
+    /// macroblock that is as it was.
+    pub(super) fn plan(
+        &mut self,
+        now: Duration,
+        luma: &[u8],
+        width: usize,
+        unchanged: &[u8],
+        mode: Mode,
+        scrolled: bool,
+    ) -> Option<u8> {
+        self.measure(luma, width, unchanged);
+        let allowed = self.path.allowed(now, mode == Mode::Keyframe);
+        let class = match mode {
+            Mode::Keyframe => Class::Intra,
+            _ if scrolled => Class::Scrolled,
+            _ => Class::Changed,
+        };
+        // Activity of what is coded anew, and of the rest by the quantizer it was coded with.
+        let (mut fresh, mut coarse) = (0.0, [0.0; COARSEST as usize + 1]);
+        let blocks = self.activity.iter().zip(&self.quantizer).zip(unchanged);
+        for ((&activity, &quantizer), &unchanged) in blocks {
+            if mode == Mode::Keyframe || unchanged == 0 {
+                fresh += f64::from(activity);
+            } else {
+                coarse[quantizer as usize] += f64::from(activity);
+            }
+        }
+        let predict = |quantizer: u8| {
+            let coarser = LADDER.into_iter().filter(|&old| old > quantizer);
+            let sharpened: f64 =
+                coarser.map(|old| coarse[old as usize] * (share(quantizer) - share(old))).sum();
+            [
+                self.cost[class as usize] * fresh * share(quantizer),
+                self.cost[Class::Sharpened as usize] * sharpened,
+            ]
+        };
+        let finest = if mode == Mode::Refine { 0 } else { SHARP };
+        let fits = |quantizer: &u8| predict(*quantizer).iter().sum::<f64>() <= allowed;
+        let quantizer = LADDER.into_iter().filter(|&it| it >= finest).find(fits);
+        if quantizer.is_none() && mode == Mode::Delta && self.path.saved < 0.0 {
+            return None;
+        }
+        let quantizer = quantizer.unwrap_or(COARSEST);
+        self.plan = Plan { quantizer, class, predicted: predict(quantizer) };
+        Some(quantizer)
+    }
+
+    /// Takes in what the planned frame came to.
+    pub(super) fn spent(&mut self, bytes: usize, unchanged: &[u8]) {
+        let bits = bytes as f64 * 8.0;
+        self.path.spend(bits);
+        let Plan { quantizer, class, predicted } = self.plan;
+        let total = predicted[0] + predicted[1];
+        if bits.max(total) > TELLING && total > 0.0 {
+            // Half the way in one frame, on a logarithmic scale: content changes at once, but one
+            // odd frame should not.
+            let off = (bits / total).clamp(1.0 / 16.0, 16.0);
+            for (class, predicted) in [(class, predicted[0]), (Class::Sharpened, predicted[1])] {
+                self.cost[class as usize] *= off.powf(0.5 * predicted / total);
+            }
+        }
+        for (old, &unchanged) in self.quantizer.iter_mut().zip(unchanged) {
+            if unchanged == 0 || class == Class::Intra || *old > quantizer {
+                *old = quantizer;
+            }
+        }
+    }
+
+    /// Measures how busy the changed macroblocks are now: the differences between neighbouring
+    /// pixels, of every other row.
+    fn measure(&mut self, luma: &[u8], width: usize, unchanged: &[u8]) {
+        for (index, activity) in self.activity.iter_mut().enumerate() {
+            if unchanged[index] != 0 {
+                continue;
+            }
+            let (x, y) = (index % self.columns * SIDE, index / self.columns * SIDE);
+            let columns = x..(x + SIDE).min(width);
+            let rows = luma[y * width..].chunks_exact(width).take(SIDE);
+            let mut pairs = rows.clone().zip(rows.skip(1)).step_by(2);
+            *activity = pairs
+                .try_fold(HEADER, |sum: u32, (row, below)| {
+                    let (row, below) = (&row[columns.clone()], &below[columns.clone()]);
+                    let across = row.iter().zip(&row[1..]).map(|(a, b)| u32::from(a.abs_diff(*b)));
+                    let down = row.iter().zip(below).map(|(a, b)| u32::from(a.abs_diff(*b)));
+                    sum.checked_add(across.sum::<u32>() + down.sum::<u32>())
+                })
+                .unwrap_or(u32::MAX);
+        }
+    }
+}
+
+/// Bits at `quantizer`, as a share of those at [`SHARP`].
+fn share(quantizer: u8) -> f64 {
+    /// Steps of the quantizer that halve the bits: 6 for noise, 18 for text.
+    const HALVED_BY: f64 = 12.0;
+    ((f64::from(SHARP) - f64::from(quantizer)) / HALVED_BY).exp2()
+}
+
+/// What the path can take, counted by the clock.
+#[derive(Debug)]
+struct Path {
+    bits_per_second: f64,
+    latency: Duration,
+    max_fps: u32,
+    /// The most that can be saved up: what the path takes in `latency`.
+    burst: f64,
+    /// Bits that can be sent now without a queue; below zero, what the queue holds.
+    saved: f64,
+    last: Option<Duration>,
+}
+
+impl Path {
+    fn new(bitrate: Bitrate, latency: Duration, max_fps: u32) -> Self {
+        let mut path = Self {
+            bits_per_second: 0.0,
+            latency,
+            max_fps: max_fps.max(1),
+            burst: 0.0,
+            saved: f64::INFINITY,
+            last: None,
+        };
+        path.set_bitrate(bitrate);
+        path
+    }
+
+    fn set_bitrate(&mut self, bitrate: Bitrate) {
+        // Below this, no quantizer leaves a picture that resembles anything.
+        const MIN_BPS: f64 = 50_000.0;
+        self.bits_per_second = (bitrate.bps() as f64).max(MIN_BPS);
+        // No less than two frames' share, or every frame would find the path full.
+        let frames = 2.0 / f64::from(self.max_fps);
+        self.burst = self.bits_per_second * self.latency.as_secs_f64().max(frames);
+        self.saved = self.saved.min(self.burst);
+    }
+
+    /// Counts the time up to `now` and says how many bits a frame may take: what has flowed off
+    /// since the frame before, or half of what is saved. The half is what keeps a moving picture
+    /// at an even quality, where spending it all would make one sharp frame and then many coarse.
+    fn allowed(&mut self, now: Duration, keyframe: bool) -> f64 {
+        /// The least a frame may take, as a part of the burst, however full the path is.
+        const LEAST: f64 = 0.05;
+        let elapsed = self.last.map_or(self.latency, |last| now.saturating_sub(last));
+        self.last = Some(now);
+        let gained = self.bits_per_second * elapsed.as_secs_f64();
+        self.saved = (self.saved + gained).min(self.burst);
+        if keyframe {
+            // Somebody looks at nothing but this one; what comes after it can wait.
+            return self.saved.max(self.burst / 2.0);
+        }
+        gained.min(self.saved).max(self.saved / 2.0).max(self.burst * LEAST)
+    }
+
+    fn spend(&mut self, bits: f64) {
+        // A debt of more than one burst would punish frames long after it was paid off.
+        self.saved = (self.saved - bits).max(-self.burst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size::new(160, 160);
+    const FRAME: Duration = Duration::from_millis(20);
+
+    /// A picture of columns in black and white, which is as busy as it gets.
+    fn busy() -> Vec<u8> {
+        (0..160 * 160).map(|index| if index % 2 == 0 { 16 } else { 235 }).collect()
+    }
+
+    fn rate(kbps: u32) -> Rate {
+        Rate::new(SIZE, Bitrate::from_kbps(kbps), Duration::from_millis(100), 50)
+    }
+
+    /// Encodes `frames` whole pictures that come to `bytes` at quantizer 23 and halve every 12
+    /// steps; returns the quantizers, 0 for one that had to wait, and the bytes.
+    fn play(rate: &mut Rate, frames: u32, bytes: f64) -> (Vec<u8>, f64) {
+        let (luma, unchanged) = (busy(), [0; 100]);
+        let mut total = 0.0;
+        let quantizers = (0..frames).map(|index| {
+            let now = FRAME * index;
+            match rate.plan(now, &luma, 160, &unchanged, Mode::Delta, false) {
+                Some(quantizer) => {
+                    let size = bytes * share(quantizer);
+                    rate.spent(size as usize, &unchanged);
+                    total += size;
+                    quantizer
+                }
+                None => 0,
+            }
+        });
+        (quantizers.collect(), total)
+    }
+
+    #[test]
+    fn the_quantizer_is_constant_while_the_path_has_room() {
+        // 50 frames of 10 KB a second are 4 Mbit/s.
+        let (quantizers, _) = play(&mut rate(20_000), 200, 10_000.0);
+        assert!(quantizers[20..].iter().all(|&quantizer| quantizer == SHARP), "{quantizers:?}");
+    }
+
+    #[test]
+    fn a_full_path_makes_frames_coarser_and_holds_the_rate() {
+        let (quantizers, total) = play(&mut rate(2_000), 200, 10_000.0);
+        assert!(quantizers.iter().all(|&quantizer| quantizer != 0), "{quantizers:?}");
+        let kbps = total * 8.0 / 4.0 / 1_000.0;
+        assert!((1_700.0..2_300.0).contains(&kbps), "{kbps}");
+    }
+
+    #[test]
+    fn what_is_too_much_even_at_the_coarsest_waits() {
+        let (quantizers, total) = play(&mut rate(500), 200, 10_000.0);
+        assert!(quantizers.contains(&0) && quantizers.contains(&COARSEST), "{quantizers:?}");
+        let kbps = total * 8.0 / 4.0 / 1_000.0;
+        assert!((400.0..650.0).contains(&kbps), "{kbps}");
+    }
+
+    #[test]
+    fn a_small_change_need_not_wait_and_what_was_coarse_is_not_coded_again_meanwhile() {
+        let mut rate = rate(500);
+        let (luma, whole) = (busy(), [0; 100]);
+        let key = rate.plan(FRAME, &luma, 160, &whole, Mode::Keyframe, false).unwrap();
+        assert_eq!(key, COARSEST, "50 kbit will not hold all of it");
+        rate.spent(20_000, &whole);
+        assert_eq!(rate.plan(FRAME * 2, &luma, 160, &whole, Mode::Delta, false), None);
+        let mut caret = [1; 100];
+        caret[55] = 0;
+        let next = rate.plan(FRAME * 3, &luma, 160, &caret, Mode::Delta, false);
+        assert_eq!(next, Some(COARSEST));
+        rate.spent(30, &caret);
+        // A second later there is room to go over all of it.
+        let later = Duration::from_secs(1);
+        let sharper = rate.plan(later, &luma, 160, &caret, Mode::Delta, false).unwrap();
+        assert!(sharper < COARSEST);
+    }
+
+    #[test]
+    fn only_a_refinement_is_finer_than_sharp() {
+        let mut rate = rate(100_000);
+        let (luma, still) = (busy(), [1; 100]);
+        assert_eq!(rate.plan(FRAME, &luma, 160, &[0; 100], Mode::Keyframe, false), Some(SHARP));
+        rate.spent(1_000, &[0; 100]);
+        assert_eq!(rate.plan(FRAME * 2, &luma, 160, &still, Mode::Delta, false), Some(SHARP));
+        rate.spent(10, &still);
+        let refined = rate.plan(FRAME * 3, &luma, 160, &still, Mode::Refine, false);
+        assert_eq!(refined, Some(LADDER[0]));
+    }
+
+    #[test]
+    fn activity_is_that_of_the_macroblock() {
+        let mut rate = Rate::new(Size::new(40, 20), Bitrate::default(), FRAME, 50);
+        let luma: Vec<u8> = (0..40 * 20).map(|index| u8::from(index % 40 == 20) * 100).collect();
+        rate.measure(&luma, 40, &[0; 6]);
+        // A line one pixel wide has two edges in each of eight rows of the upper macroblock, and
+        // in each of two rows of the lower one, which is cut off.
+        assert_eq!(rate.activity, [64, 64 + 8 * 200, 64, 64, 64 + 2 * 200, 64]);
+    }
+}
