@@ -33,6 +33,8 @@ pub(super) struct Socket {
     udp: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
+    /// This machine's addresses when the socket was bound.
+    own: Vec<IpAddr>,
     /// Addresses that viewers know and this machine does not have: a NAT's.
     foreign: Vec<IpAddr>,
     batch: Batch,
@@ -72,8 +74,17 @@ impl Socket {
             closed: true,
             bytes: Vec::with_capacity(BATCH_BYTES),
         };
-        let backlog = VecDeque::new();
-        Ok(Self { udp, state, local, foreign, batch, backlog, backlog_bytes: 0, dropped: 0 })
+        Ok(Self {
+            udp,
+            state,
+            local,
+            own: interface_addresses(),
+            foreign,
+            batch,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            dropped: 0,
+        })
     }
 
     pub(super) fn local(&self) -> SocketAddr {
@@ -96,8 +107,10 @@ impl Socket {
 
     /// Adds a datagram to the batch, after sending the batch if it does not belong there.
     pub(super) fn push(&mut self, source: IpAddr, destination: SocketAddr, datagram: &[u8]) {
-        // The kernel answers this with EINVAL, which would be taken for a lack of offload.
-        if source.is_loopback() && !destination.ip().is_loopback() {
+        // From a loopback address to another machine the kernel answers EINVAL, which would be
+        // taken for a lack of offload. A browser here may well use another address of its own.
+        let here = destination.ip().is_loopback() || self.own.contains(&destination.ip());
+        if source.is_loopback() && !here {
             return;
         }
         // A socket bound to one address has no other to send from.
@@ -279,3 +292,116 @@ pub(super) fn interface_addresses() -> Vec<IpAddr> {
 /// Addresses offered at most: a machine with fifty bridges is not found any faster by fifty times
 /// as many checks.
 const MAX_ADDRESSES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn pair() -> (Socket, UdpSocket, SocketAddr) {
+        let socket = Socket::bind(SocketAddr::new(HERE, 0), Vec::new()).unwrap();
+        let viewer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        viewer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let address = viewer.local_addr().unwrap();
+        (socket, viewer, address)
+    }
+
+    fn receive(viewer: &UdpSocket) -> Vec<u8> {
+        let mut buffer = [0; 2048];
+        let length = viewer.recv(&mut buffer).unwrap();
+        buffer[..length].to_vec()
+    }
+
+    #[test]
+    fn datagrams_keep_their_bounds_and_order_whatever_leaves_together() {
+        let (mut socket, viewer, address) = pair();
+        let sizes = [500, 1100, 1100, 1100, 700, 700, 20, 1100, 1];
+        for (index, size) in sizes.into_iter().enumerate() {
+            socket.push(HERE, address, &vec![index as u8; size]);
+        }
+        socket.flush();
+        for (index, size) in sizes.into_iter().enumerate() {
+            assert_eq!(receive(&viewer), vec![index as u8; size], "{index}");
+        }
+    }
+
+    #[test]
+    fn a_batch_has_one_destination() {
+        let (mut socket, one, to_one) = pair();
+        let (_, other, to_other) = pair();
+        for index in 0..4_u8 {
+            socket.push(HERE, if index % 2 == 0 { to_one } else { to_other }, &[index; 100]);
+        }
+        socket.flush();
+        assert_eq!((receive(&one)[0], receive(&one)[0]), (0, 2));
+        assert_eq!((receive(&other)[0], receive(&other)[0]), (1, 3));
+    }
+
+    #[test]
+    fn a_long_frame_is_more_than_one_batch() {
+        let (mut socket, viewer, address) = pair();
+        // More than the kernel takes at once, and less than the viewer's buffer holds.
+        for index in 0..100_u8 {
+            socket.push(HERE, address, &[index; 700]);
+        }
+        socket.flush();
+        for index in 0..100 {
+            assert_eq!(receive(&viewer), [index; 700]);
+        }
+        assert_eq!(socket.dropped(), 0);
+    }
+
+    #[test]
+    fn an_address_out_of_reach_does_not_cost_the_offload() {
+        let (mut socket, viewer, address) = pair();
+        let before = socket.state.max_gso_segments();
+        // From a loopback address there is no way to this one (RFC 5737).
+        let away = SocketAddr::new(Ipv4Addr::new(198, 51, 100, 1).into(), 9);
+        socket.push(HERE, away, &[1; 100]);
+        socket.push(HERE, address, &[2; 100]);
+        socket.flush();
+        assert_eq!(receive(&viewer), [2; 100]);
+        assert_eq!(socket.state.max_gso_segments(), before);
+        assert!(!socket.is_blocked());
+    }
+
+    #[test]
+    fn what_arrives_is_read_with_both_addresses() {
+        let (socket, viewer, address) = pair();
+        for size in [10, 20] {
+            viewer.send_to(&vec![7; size], socket.local()).unwrap();
+        }
+        let mut buffers = Buffers::new();
+        let mut arrived = Vec::new();
+        while arrived.len() < 2 {
+            socket.receive(&mut buffers, |source, destination, datagram| {
+                arrived.push((source, destination, datagram.len()));
+            });
+        }
+        assert_eq!(arrived, [(address, socket.local(), 10), (address, socket.local(), 20)]);
+    }
+
+    #[test]
+    fn a_dual_stack_socket_shows_and_reaches_ipv4_as_ipv4() {
+        let wildcard = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        let mut socket = Socket::bind(wildcard, Vec::new()).unwrap();
+        let (_, viewer, address) = pair();
+        let port = socket.local().port();
+        viewer.send_to(&[1], SocketAddr::new(HERE, port)).unwrap();
+        let mut buffers = Buffers::new();
+        let mut arrived = Vec::new();
+        while arrived.is_empty() {
+            socket.receive(&mut buffers, |source, destination, _| {
+                arrived.push((source, destination));
+            });
+        }
+        assert_eq!(arrived, [(address, SocketAddr::new(HERE, port))]);
+        socket.push(HERE, address, &[2]);
+        socket.flush();
+        assert_eq!(receive(&viewer), [2]);
+    }
+}
