@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_is_not_a_marker_is_not_read() {
         assert_eq!(decode(|_, _| 255), None);
-        assert_eq!(decode(|x, _| if x / CELL % 2 == 0 { 255 } else { 0 }), None);
+        assert_eq!(decode(|x, _| if (x / CELL).is_multiple_of(2) { 255 } else { 0 }), None);
         let good = luma_of(1234);
         for column in 0..CELLS as u32 {
             let flipped =

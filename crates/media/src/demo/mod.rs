@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "the other half of the_server_dies_with_the_process"]
+    #[ignore = "the other half of a_killed_process_takes_its_server_along"]
     fn demo_of_a_process_that_is_killed() {
         let demo = Demo::start(Size::new(320, 240)).unwrap();
         let socket = std::os::unix::net::UnixStream::connect(format!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_dies_with_the_process() {
+    fn a_killed_process_takes_its_server_along() {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "demo::tests::demo_of_a_process_that_is_killed", "--ignored"])
             .stdout(Stdio::piped())
@@ -229,6 +229,11 @@ mod tests {
         while std::fs::read_to_string(&status).is_ok_and(|stat| !stat.contains(") Z ")) {
             std::thread::yield_now();
         }
-        std::fs::remove_dir_all(folder).unwrap();
+        assert!(Path::new(folder).exists());
+        let demo = Demo::start(Size::new(320, 240)).unwrap();
+        assert!(!Path::new(folder).exists(), "the next start removes what a killed one left");
+        assert!(demo.framebuffer().exists());
+        let another = Demo::start(Size::new(320, 240)).unwrap();
+        assert!(demo.framebuffer().exists() && another.framebuffer().exists());
     }
 }

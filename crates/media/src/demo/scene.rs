@@ -112,6 +112,8 @@ impl Scene {
 
     fn try_advance(&mut self, elapsed: Duration) -> Result<(), ReplyOrIdError> {
         let x = &self.x;
+        // One step is one change: whoever watches does not see half of it.
+        x.conn.grab_server()?;
         let time = elapsed.as_secs_f32();
         // Two waves whose periods have no common multiple worth mentioning: it never repeats.
         let room = |side: u32, own: u32| side.saturating_sub(own) as f32;
@@ -131,6 +133,7 @@ impl Scene {
                 terminal.written += 1;
             }
         }
+        x.conn.ungrab_server()?;
         x.conn.flush()?;
         // Nothing is expected, but what is not read would gather.
         while let Some(event) = x.conn.poll_for_event()? {

@@ -3,7 +3,7 @@
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -35,13 +35,13 @@ impl Server {
     pub(super) fn start(size: Size) -> Result<Self> {
         let folder = Folder::create(size)?;
         let Size { width, height } = size;
-        let log = File::create(folder.0.join("log"))?;
+        let log = folder.log.try_clone()?;
         let mut command = Command::new("Xvfb");
         command
             .args(["-displayfd", "1", "-screen", "0", &format!("{width}x{height}x24")])
             // Nobody connects from outside, and the desktop outlives its clients.
             .args(["-nolisten", "tcp", "-noreset", "-fbdir"])
-            .arg(&folder.0)
+            .arg(&folder.path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log);
@@ -68,12 +68,12 @@ impl Server {
     }
 
     pub(super) fn framebuffer(&self) -> PathBuf {
-        self.folder.0.join("Xvfb_screen0")
+        self.folder.path.join("Xvfb_screen0")
     }
 
     fn did_not_start(&self, reason: &str) -> Error {
         // The server's own words, where it left any, tell more than ours.
-        let log = std::fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.folder.path.join(LOG)).unwrap_or_default();
         let said = log.lines().rev().find(|line| !line.trim().is_empty());
         let message = format!("Xvfb did not start: {}", said.unwrap_or(reason));
         Error::new(Kind::HostCapabilityMissing, message).hint(HINT)
@@ -146,54 +146,98 @@ fn read_number(mut output: ChildStdout) -> Result<u16, String> {
 }
 
 /// A folder that nobody else can look into, removed when dropped.
+///
+/// The log in it is locked for as long as this process or the server has it open. A folder whose
+/// log is not locked was left behind by a process that was killed, and the next one removes it.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct Folder {
+    path: PathBuf,
+    log: File,
+}
 
 impl Folder {
     /// Makes one with room for the framebuffer of a screen of `size`: in memory where possible,
     /// because the kernel writes a file on a disk back every few seconds.
     fn create(size: Size) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let needed = size.bounds().area() * 4 + SPARE;
         let memory = Path::new("/dev/shm");
+        sweep(memory);
         let roomy = rustix::fs::statvfs(memory)
             .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) > needed);
+        if roomy && let Ok(folder) = Self::within(memory) {
+            return Ok(folder);
+        }
         let temporary = std::env::temp_dir();
-        let parents = [Some(memory).filter(|_| roomy), Some(temporary.as_path())];
-        let mut failure = None;
-        for parent in parents.into_iter().flatten() {
-            for _ in 0..ATTEMPTS {
-                let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                let name = format!("spaceport-demo-{}-{number}", std::process::id());
-                // Creating fails for a name that exists, a symbolic link included, so whoever
-                // guesses the name gains nothing.
-                match DirBuilder::new().mode(0o700).create(parent.join(&name)) {
-                    Ok(()) => return Ok(Self(parent.join(name))),
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => {
-                        failure = Some(error);
-                        break;
+        sweep(&temporary);
+        Self::within(&temporary).map_err(|error| {
+            Error::new(Kind::Io, format!("no folder for the demo desktop: {error}"))
+                .hint("Set `TMPDIR` to a folder that this user may write")
+                .source(error)
+        })
+    }
+
+    fn within(parent: &Path) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            // Under its name only once it is locked, so that nobody takes it for a leftover.
+            let making = parent.join(format!(".{name}"));
+            // This fails for a name that exists, a symbolic link included, so whoever guesses the
+            // name gains nothing.
+            match DirBuilder::new().mode(0o700).create(&making) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                created => created?,
+            }
+            let log = File::create(making.join(LOG))?;
+            log.lock()?;
+            let path = parent.join(name);
+            match std::fs::rename(&making, &path) {
+                Ok(()) => return Ok(Self { path, log }),
+                // A leftover of an earlier process of our number has that name.
+                Err(error) => {
+                    std::fs::remove_dir_all(&making)?;
+                    let taken = [io::ErrorKind::DirectoryNotEmpty, io::ErrorKind::AlreadyExists];
+                    if !taken.contains(&error.kind()) {
+                        return Err(error);
                     }
                 }
             }
         }
-        let error = failure.unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
-        Err(Error::new(Kind::Io, format!("no folder for the demo desktop: {error}"))
-            .hint("Set `TMPDIR` to a folder that this user may write")
-            .source(error))
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::debug!(%error, folder = %self.0.display(), "demo folder stays");
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::debug!(%error, folder = %self.path.display(), "demo folder stays");
         }
     }
 }
 
-/// Names that are tried: leftovers of a killed process with our process id.
-const ATTEMPTS: u32 = 64;
+/// Removes what killed processes of this user left behind. What fails is tried again next time.
+fn sweep(parent: &Path) {
+    let uid = rustix::process::getuid().as_raw();
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == uid);
+        if !ours {
+            continue;
+        }
+        let path = entry.path();
+        let unused = File::open(path.join(LOG)).is_ok_and(|log| log.try_lock().is_ok());
+        if unused {
+            tracing::debug!(folder = %path.display(), "demo folder of a killed process removed");
+            let _removed = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// How the folders' names begin.
+const PREFIX: &str = "spaceport-demo-";
+
+/// The server's standard error.
+const LOG: &str = "log";
 
 /// Room beside the pixels: the header, the log.
 const SPARE: u64 = 1 << 20;
