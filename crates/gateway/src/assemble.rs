@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::Request;
+use ::http::{HeaderName, Method, Request};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::middleware;
@@ -29,6 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
 use tower::ServiceExt as _;
+use tower_http::cors::{Any, CorsLayer};
 
 use crate::auth::{self, Auth};
 use crate::config::{Config, write_private};
@@ -214,9 +215,30 @@ fn assemble(service: &Service, endpoint: whep::Endpoint, guarded: bool) -> Route
         .merge(http::metrics(service.clone(), guarded))
         .merge(websocket::router(media))
         .merge(whep::http::router(peers))
-        .merge(grpc::routes(service.clone()))
+        .merge(grpc::routes(service.clone()).layer(cross_origin()))
         .fallback(http::not_found)
         .layer(middleware::from_fn(http::harden))
+}
+
+/// Lets pages of any origin call gRPC-Web. What protects a Space is its token, which no browser adds
+/// by itself.
+fn cross_origin() -> CorsLayer {
+    let names = |names: &[&'static str]| -> Vec<HeaderName> {
+        names.iter().copied().map(HeaderName::from_static).collect()
+    };
+    CorsLayer::new()
+        .allow_origin(Any)
+        .allow_methods([Method::POST])
+        .allow_headers(names(&[
+            "authorization",
+            "content-type",
+            "grpc-timeout",
+            "x-cua-env-authorization",
+            "x-cua-principal-bin",
+            "x-grpc-web",
+            "x-user-agent",
+        ]))
+        .expose_headers(names(&["grpc-message", "grpc-status", "grpc-status-details-bin"]))
 }
 
 /// The TCP connections of one gateway.

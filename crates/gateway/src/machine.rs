@@ -20,6 +20,8 @@ pub struct Facts {
     pub arch: &'static str,
     /// Whether this is a container.
     pub container: bool,
+    /// When the kernel started, in seconds since 1970.
+    pub boot_time: Option<i64>,
 }
 
 impl Facts {
@@ -36,6 +38,7 @@ impl Facts {
             hostname: uname.nodename().to_string_lossy().into_owned(),
             arch: std::env::consts::ARCH,
             container: in_container(),
+            boot_time: fs::read_to_string("/proc/stat").ok().as_deref().and_then(boot_time),
         }
     }
 }
@@ -101,6 +104,10 @@ fn in_container() -> bool {
         })
 }
 
+fn boot_time(stat: &str) -> Option<i64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
 fn meminfo(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.map_or(0.0, first_number) as u64 * 1024
@@ -147,6 +154,7 @@ mod tests {
         assert_eq!(meminfo("MemTotal:  2048 kB\nMemFree: 1 kB\n", "MemTotal"), 2 << 20);
         let stat = "cpu  10 0 10 70 10 0 0 0 0 0\n";
         assert!((busy_percent(stat) - 20.0).abs() < 1e-9);
+        assert_eq!(boot_time("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000));
         let net = "  lo: 9 0 0 0 0 0 0 0 9 0\n eth0: 5 1 0 0 0 0 0 0 7 1\n";
         assert_eq!(network(net), (5, 7));
     }

@@ -243,7 +243,7 @@ struct Viewer {
 impl Viewer {
     /// What the server says unprompted, before the first packet.
     async fn greet(
-        &mut self,
+        &self,
         socket: &mut Socket,
         info: &spaceport_session::SessionInfo,
     ) -> Result<(), End> {
@@ -325,7 +325,7 @@ impl Viewer {
     }
 
     /// Writes one binary message, in pieces when it is long.
-    async fn write(&mut self, socket: &mut Socket, message: Bytes) -> Result<(), End> {
+    async fn write(&self, socket: &mut Socket, message: Bytes) -> Result<(), End> {
         if message.len() <= MAX_FRAME {
             return self.push(socket, Message::Binary(message)).await;
         }
@@ -357,7 +357,7 @@ impl Viewer {
         }
     }
 
-    async fn answer(&mut self, socket: &mut Socket, message: ClientMessage) -> Result<(), End> {
+    async fn answer(&self, socket: &mut Socket, message: ClientMessage) -> Result<(), End> {
         let session_id = self.session.to_string();
         let answer = match message {
             ClientMessage::RequestKeyframe(_) => {
@@ -416,24 +416,24 @@ impl Viewer {
         self.say(socket, &answer).await
     }
 
-    async fn ping(&mut self, socket: &mut Socket) -> Result<(), End> {
+    async fn ping(&self, socket: &mut Socket) -> Result<(), End> {
         if self.heard_at.elapsed() > SILENCE {
             return Err(End::Close(CloseCode::Unresponsive));
         }
         self.push(socket, Message::Ping(Bytes::new())).await
     }
 
-    async fn tell(&mut self, socket: &mut Socket, event: LifecycleEvent) -> Result<(), End> {
+    async fn tell(&self, socket: &mut Socket, event: LifecycleEvent) -> Result<(), End> {
         let lifecycle = Lifecycle { session_id: self.session.to_string(), event };
         self.say(socket, &ServerMessage::Lifecycle(lifecycle)).await
     }
 
-    async fn say(&mut self, socket: &mut Socket, message: &ServerMessage) -> Result<(), End> {
+    async fn say(&self, socket: &mut Socket, message: &ServerMessage) -> Result<(), End> {
         self.push(socket, Message::Text(message.to_json().into())).await
     }
 
     /// Writes, and gives up on a viewer that has not read for as long as one may be silent.
-    async fn push(&mut self, socket: &mut Socket, message: Message) -> Result<(), End> {
+    async fn push(&self, socket: &mut Socket, message: Message) -> Result<(), End> {
         match timeout(SILENCE, socket.send(message)).await {
             Ok(sent) => Ok(sent?),
             Err(_) => Err(End::Gone),

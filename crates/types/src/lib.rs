@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod cursor;
 mod error;
 mod geometry;
 mod id;
@@ -12,6 +13,7 @@ mod packet;
 mod redact;
 mod units;
 
+pub use cursor::{CursorImage, CursorPosition};
 pub use error::{Cause, Disposition, Error, Issue, Kind, Report, Result, Retry, Spec};
 pub use geometry::{Geometry, Rect, Size};
 pub use id::{SessionId, ViewerId};

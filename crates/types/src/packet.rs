@@ -17,6 +17,10 @@ pub enum Codec {
     H264,
     /// VP8; one frame (RFC 6386).
     Vp8,
+    /// VP9; one frame, superframes whole.
+    Vp9,
+    /// AV1; one temporal unit in the low-overhead format.
+    Av1,
     /// Uncompressed, top-down, four bytes a pixel.
     Bgra,
     /// One PNG file a frame.
@@ -29,6 +33,8 @@ impl Codec {
         match self {
             Self::H264 => "h264",
             Self::Vp8 => "vp8",
+            Self::Vp9 => "vp9",
+            Self::Av1 => "av1",
             Self::Bgra => "bgra",
             Self::Png => "png",
         }
@@ -51,6 +57,13 @@ pub enum Target {
         /// The id of the display.
         display_id: String,
     },
+    /// One window, with the menus and tooltips that belong to it.
+    Window {
+        /// The id that a list of windows gave. Never the window system's own.
+        handle: String,
+        /// Tells apart windows that had the same id at different times.
+        epoch: u64,
+    },
     /// A generated picture with a counter in it, for tests and for people without a desktop.
     TestPattern,
 }
@@ -59,6 +72,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Display { display_id } => write!(f, "display `{display_id}`"),
+            Self::Window { handle, .. } => write!(f, "window `{handle}`"),
             Self::TestPattern => f.write_str("the test pattern"),
         }
     }

@@ -137,7 +137,7 @@ fn capabilities(known: Capabilities) -> pb::GetCapabilitiesResponse {
         features: features.collect(),
         hostname: facts.hostname,
         initialized: true, // its token came with its configuration
-        boot_time: None,
+        boot_time: facts.boot_time.map(|seconds| prost_types::Timestamp { seconds, nanos: 0 }),
         side_channels: Some(pb::SideChannels {
             media_ws_path: "/media".to_owned(),
             ..pb::SideChannels::default()
