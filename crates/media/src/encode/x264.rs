@@ -40,7 +40,7 @@ pub(super) struct X264 {
 
 impl X264 {
     pub(super) fn open(config: &Config) -> Result<Self> {
-        let canvas = Canvas::new(Layout::Nv12, Matrix::Bt709, config.source, config.size);
+        let canvas = Canvas::new(Layout::Nv12, Matrix::Bt601, config.source, config.size);
         let coded = canvas.coded();
         let rate = Rate::new(coded, config.bitrate, config.latency, config.max_fps);
         let library = Library::open(&Settings {
@@ -353,7 +353,7 @@ mod tests {
             assert_eq!(sps.constraints & 0xC0, 0xC0, "constrained baseline");
             assert_eq!(sps.level, level, "{size:?}");
             assert_eq!((sps.reorder_frames, sps.buffered_frames, sps.reference_frames), (0, 1, 1));
-            assert_eq!((sps.colors, sps.full_range), ([1, 1, 1], false), "BT.709, limited");
+            assert_eq!((sps.colors, sps.full_range), ([1, 1, 6], false), "BT.601 weights, limited");
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
         let caret = Rect::new(600, 20, 2, 16);
         stream.push(encode(&mut encoder, &mut screen, Mode::Delta, &[caret]).payload);
         let last = decode(Codec::H264, &stream).pop().unwrap();
-        let green = last.color(Codec::H264, 160, 90)[1];
+        let green = last.color("x264", 160, 90)[1];
         assert!((green - 200.0).abs() < 10.0, "{green}");
     }
 

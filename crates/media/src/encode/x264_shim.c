@@ -97,7 +97,7 @@ sp_x264 *sp_x264_open(const sp_settings *settings) {
     p->vui.b_fullrange = 0;
     p->vui.i_colorprim = 1;
     p->vui.i_transfer = 1;
-    p->vui.i_colmatrix = 1;
+    p->vui.i_colmatrix = 6; /* Matrix::Bt601 says why */
 
     p->analyse.b_mb_info = 1;
     p->analyse.i_me_method = X264_ME_DIA;
