@@ -19,8 +19,12 @@ struct Problem<'a> {
 /// Answers a request with an error: the report's own members, and the ones that problem details
 /// name (`type`, `title`, `status`, `detail`).
 pub fn problem(error: &Error) -> Response {
+    with_status(error, error.http_status())
+}
+
+/// The same with another status, where HTTP has a closer one than the error's kind.
+pub(crate) fn with_status(error: &Error, status: u16) -> Response {
     let report = error.report();
-    let status = error.http_status();
     let kind = serde_json::to_value(report.kind).ok();
     let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("internal");
     let body = Problem {
@@ -39,11 +43,15 @@ pub fn problem(error: &Error) -> Response {
     if status == 401 || error.kind() == Kind::Unauthenticated {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    if let Some(delay) = report.retry_after_ms {
+    let later = report.retryable && matches!(status, 429 | 502 | 503);
+    if let Some(delay) = report.retry_after_ms.or(later.then_some(RETRY_AFTER_MS)) {
         headers.insert(RETRY_AFTER, HeaderValue::from(delay.div_ceil(1000)));
     }
     response
 }
+
+/// How long to wait when the error does not say: about as long as a stream takes to start.
+const RETRY_AFTER_MS: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -64,5 +72,23 @@ mod tests {
         assert_eq!(json["detail"], "session `m1` is closed");
         assert_eq!(json["cause"], "session_closed");
         assert_eq!(json["hint"], "Open it");
+    }
+
+    #[test]
+    fn what_can_be_tried_again_says_when() {
+        let header = |error: &Error| problem(error).headers().get(RETRY_AFTER).cloned();
+        let full = Error::because(Cause::TooManyViewers, "full");
+        assert_eq!(header(&full).unwrap(), "1");
+        let later = full.retry_after(std::time::Duration::from_millis(2_500));
+        assert_eq!(header(&later).unwrap(), "3");
+        assert_eq!(header(&Error::because(Cause::SessionClosed, "closed")), None);
+    }
+
+    #[test]
+    fn another_status_can_be_given_and_a_missing_token_names_the_scheme() {
+        let response = with_status(&Error::new(Kind::InvalidArgument, "too large"), 413);
+        assert_eq!(response.status(), 413);
+        let unauthenticated = problem(&Error::new(Kind::Unauthenticated, "no token"));
+        assert_eq!(unauthenticated.headers()[WWW_AUTHENTICATE], "Bearer");
     }
 }

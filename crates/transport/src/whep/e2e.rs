@@ -13,6 +13,7 @@ use bytes::Bytes;
 use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
 use spaceport_types::{Codec, Kind, Rect, Result, SessionId, Target};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
+use str0m::config::DtlsCert;
 use str0m::media::{Direction, Frequency, KeyframeRequestKind, MediaKind, MediaTime, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::{Extension, RtpPacket, Vp8Descriptor};
@@ -182,6 +183,10 @@ struct Client {
 
 impl Client {
     fn new(codec: Codec) -> Self {
+        Self::with_certificate(codec, None)
+    }
+
+    fn with_certificate(codec: Codec, certificate: Option<DtlsCert>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let local = socket.local_addr().unwrap();
@@ -191,6 +196,9 @@ impl Client {
             .set_rtp_mode(true)
             .clear_codecs()
             .set_extension(9, Extension::PlayoutDelay);
+        if let Some(certificate) = certificate {
+            config = config.set_dtls_cert(certificate);
+        }
         match codec {
             Codec::H264 => {
                 config.codec_config().add_h264(108.into(), Some(109.into()), true, 0x42_e0_1f);
@@ -489,6 +497,19 @@ fn a_viewer_that_leaves_is_noticed() {
     client.play("the connection", |client| client.connected);
     client.rtc.close().unwrap();
     client.play("its departure", |_| server.endpoint.viewers() == 0);
+}
+
+/// GStreamer identifies itself by RSA, browsers by ECDSA.
+#[test]
+fn a_viewer_may_have_an_rsa_certificate() {
+    let certificate = DtlsCert {
+        certificate: include_bytes!("testdata/rsa-certificate.der").to_vec(),
+        private_key: include_bytes!("testdata/rsa-key.der").to_vec(),
+    };
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::with_certificate(Codec::H264, Some(certificate));
+    client.join(&server);
+    client.play("the connection", |client| client.connected);
 }
 
 #[test]

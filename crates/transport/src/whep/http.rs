@@ -25,7 +25,8 @@ use spaceport_session::{Attach, Carrier, Sessions};
 use spaceport_types::{Cause, Codec, Error, Kind, Result, SessionId};
 
 use super::offer::{self, MAX_OFFER};
-use super::{Endpoint, Patched, problem};
+use super::{Endpoint, Patched};
+use crate::problem::{problem, with_status};
 
 /// Decides who may watch what. The gateway implements it.
 pub trait Gate: Send + Sync + 'static {
@@ -110,7 +111,7 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
         Call { method: &parts.method, headers: &parts.headers, query: parts.uri.query(), remote };
     let grant = match state.gate.authorize(&call) {
         Ok(grant) => grant,
-        Err(error) => return problem::response(&error),
+        Err(error) => return problem(&error),
     };
     if !has_type(&parts.headers, SDP) {
         return accepting(wrong_type(SDP), ACCEPT_POST, SDP);
@@ -132,7 +133,7 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
             set(&mut response, header::CACHE_CONTROL, "no-store");
             response
         }
-        Err(error) => problem::response(&error),
+        Err(error) => problem(&error),
     }
 }
 
@@ -215,14 +216,14 @@ async fn patch(
             set(&mut response, header::CACHE_CONTROL, "no-store");
             response
         }
-        Err(error) => problem::response(&error),
+        Err(error) => problem(&error),
     }
 }
 
 async fn delete(Extract(state): Extract<State>, Path(resource): Path<String>) -> Response<Body> {
     match state.endpoint.remove(&resource) {
         Ok(()) => empty(StatusCode::OK),
-        Err(error) => problem::response(&error),
+        Err(error) => problem(&error),
     }
 }
 
@@ -230,7 +231,7 @@ async fn delete(Extract(state): Extract<State>, Path(resource): Path<String>) ->
 async fn get(Extract(state): Extract<State>, Path(resource): Path<String>) -> Response<Body> {
     match state.endpoint.check(&resource) {
         Ok(()) => empty(StatusCode::NO_CONTENT),
-        Err(error) => problem::response(&error),
+        Err(error) => problem(&error),
     }
 }
 
@@ -267,7 +268,7 @@ fn not_allowed(method: &Method, uri: &Uri, allowed: &'static str) -> Response<Bo
     let error =
         Error::new(Kind::InvalidArgument, format!("a WHEP {place} does not take `{method}`"))
             .with("allowed", allowed);
-    let mut response = problem::with_status(&error, 405);
+    let mut response = with_status(&error, 405);
     set(&mut response, header::ALLOW, allowed);
     response
 }
@@ -279,7 +280,7 @@ async fn read(body: Body, max: usize) -> Result<Bytes, Response<Body>> {
         let error = Error::new(Kind::InvalidArgument, "the body is too large")
             .with("limit", max)
             .source(error.to_string());
-        problem::with_status(&error, 413)
+        with_status(&error, 413)
     })
 }
 
@@ -287,7 +288,7 @@ fn wrong_type(expected: &'static str) -> Response<Body> {
     let error = Error::new(Kind::InvalidArgument, "the body has another content type")
         .with("expected", expected)
         .hint(format!("Send it with `Content-Type: {expected}`"));
-    problem::with_status(&error, 415)
+    with_status(&error, 415)
 }
 
 /// Whether the content type is `expected`, whatever its parameters.

@@ -25,7 +25,6 @@ pub mod http;
 pub mod offer;
 mod packetize;
 mod peer;
-pub mod problem;
 #[cfg(test)]
 mod seeds;
 mod socket;
