@@ -602,13 +602,11 @@ mod tests {
     };
     use spaceport_testkit::Xvfb;
     use spaceport_types::{Bitrate, Packet, SessionId, Target};
-    use x11rb::connection::Connection;
-    use x11rb::protocol::xproto::{ConnectionExt as _, CreateGCAux, Rectangle};
-    use x11rb::rust_connection::RustConnection;
 
     use super::*;
     use crate::Frame;
     use crate::capture::pattern;
+    use crate::capture::x11::tests::Painter;
     use crate::encode::Encoded;
 
     const SHORT: Timing =
@@ -941,18 +939,45 @@ mod tests {
         let mut viewer = space.attach();
         assert!(viewer.packet().keyframe);
         viewer.until_still();
-        let (conn, screen) = RustConnection::connect(Some(server.display())).unwrap();
-        let root = conn.setup().roots[screen].root;
-        let gc = conn.generate_id().unwrap();
-        conn.create_gc(gc, root, &CreateGCAux::new().foreground(0xff_8000)).unwrap();
+        let painter = Painter::on(&server);
+        viewer.until_still();
         let before = clock::now();
-        let rect = Rectangle { x: 100, y: 100, width: 50, height: 50 };
-        conn.poly_fill_rectangle(root, gc, &[rect]).unwrap();
-        conn.flush().unwrap();
+        painter.fill(painter.root, 0xff_8000, 100, 100, 50, 50);
+        painter.finish();
         let packet = viewer.packet();
         assert!(!packet.keyframe && packet.captured_at >= before);
         // Generous for a busy machine; it is about a millisecond on an idle one.
         assert!(packet.captured_at - before < Duration::from_millis(100));
+        space.end();
+    }
+
+    #[test]
+    fn a_desktop_that_is_resized_again_and_again_is_followed() {
+        let start = Size::new(800, 600);
+        let server = Xvfb::start(start).unwrap();
+        let painter = Painter::on(&server);
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let mut epoch = 0;
+        for step in 1..=20 {
+            let size = Size::new(800 - 13 * step, 600 - 7 * step);
+            painter.resize(size);
+            let changed = clock::now();
+            let packet = loop {
+                let packet = viewer.packet();
+                if packet.geometry.frame_size == size {
+                    break packet;
+                }
+            };
+            assert!(packet.keyframe, "{size:?} does not start with a keyframe");
+            assert!(packet.geometry.geometry_epoch > epoch);
+            assert!(packet.captured_at < changed + Duration::from_millis(300));
+            epoch = packet.geometry.geometry_epoch;
+        }
+        assert_eq!(open(), before, "descriptors left behind");
         space.end();
     }
 

@@ -12,7 +12,7 @@
 mod facts;
 mod pixels;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;

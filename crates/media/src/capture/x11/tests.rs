@@ -15,15 +15,15 @@ use super::*;
 const SIZE: Size = Size::new(331, 257);
 
 /// Someone who draws, on the root window and on a window in it.
-struct Painter {
+pub(crate) struct Painter {
     conn: RustConnection,
-    root: Window,
+    pub(crate) root: Window,
     window: Window,
     gc: Gcontext,
 }
 
 impl Painter {
-    fn on(server: &Xvfb) -> Self {
+    pub(crate) fn on(server: &Xvfb) -> Self {
         let (conn, screen) = RustConnection::connect(Some(server.display())).unwrap();
         let root = conn.setup().roots[screen].root;
         let (window, gc) = (conn.generate_id().unwrap(), conn.generate_id().unwrap());
@@ -38,14 +38,22 @@ impl Painter {
         painter
     }
 
-    fn fill(&self, window: Window, colour: u32, x: i16, y: i16, width: u16, height: u16) {
+    pub(crate) fn fill(
+        &self,
+        window: Window,
+        colour: u32,
+        x: i16,
+        y: i16,
+        width: u16,
+        height: u16,
+    ) {
         self.conn.change_gc(self.gc, &ChangeGCAux::new().foreground(colour)).unwrap();
         let rects = [Rectangle { x, y, width, height }];
         self.conn.poly_fill_rectangle(window, self.gc, &rects).unwrap();
     }
 
     /// Waits until everything drawn so far is on the screen.
-    fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.conn.sync().unwrap();
     }
 
@@ -58,7 +66,7 @@ impl Painter {
     }
 
     /// Changes the size of the screen as `xrandr` does.
-    fn resize(&self, size: Size) {
+    pub(crate) fn resize(&self, size: Size) {
         let (width, height) = (size.width as u16, size.height as u16);
         let conn = &self.conn;
         conn.randr_query_version(1, 3).unwrap().reply().unwrap();
