@@ -282,7 +282,7 @@ class Viewer {
         // Nobody decodes for a hidden tab; it does not count as a stall.
         if (document.hidden) return finish(INTERRUPTED);
         const { label } = TRANSPORTS[kind];
-        finish(new Failure(`No picture came over ${label} within ${START_TIMEOUT / 1000} seconds.`, { code: "timeout" }));
+        finish(transport.stalled() ?? new Failure(`No picture came over ${label} within ${START_TIMEOUT / 1000} seconds.`, { code: "timeout" }));
       }, START_TIMEOUT);
     });
   }

@@ -20,6 +20,9 @@ const CHROMIUM = [
 
 const FIREFOX = {
   "media.peerconnection.ice.loopback": true,
+  // Without a camera's permission Firefox uses the address of the default route alone, and from there
+  // it does not try a loopback one.
+  "permissions.default.camera": 1,
   "media.peerconnection.ice.obfuscate_host_addresses": false,
 };
 

@@ -28,6 +28,9 @@ await run(async (browser, url, number, next, x, y) => {
     [Number(x), Number(y)],
   );
   say({ ...first, attach: shown === null ? null : shown - first.opened });
+  await told(); // long enough for a still picture to be refined
+  const refined = await page.evaluate(([x, y]) => window.e2e.colours([[x, y]])?.[0], [Number(x), Number(y)]);
+  say({ colour: refined });
   await told(); // the desktop has changed
   const since = await page.evaluate(() => performance.now());
   const changed = await appears(next);

@@ -113,6 +113,11 @@ export class WebSocketTransport {
     this.#send("request_keyframe", {});
   }
 
+  /** What is known when no picture came in time. */
+  stalled() {
+    return null;
+  }
+
   async stats() {
     return {
       ...this.#meter.rates(performance.now()),

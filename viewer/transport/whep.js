@@ -92,6 +92,11 @@ export class WhepTransport {
   /** The browser asks by itself (RTCP PLI) when it cannot decode. */
   requestKeyframe() {}
 
+  /** What is known when no picture came in time. */
+  stalled() {
+    return this.#resource && this.#peer.connectionState !== "connected" ? blocked() : null;
+  }
+
   async stats() {
     return {
       ...this.#meter.rates(performance.now()),
@@ -171,16 +176,7 @@ export class WhepTransport {
   #connection(state) {
     clearTimeout(this.#patience);
     if (state === "failed") {
-      const blocked = this.frames === 0;
-      this.#end(
-        blocked
-          ? new Failure("No UDP packet came through.", {
-              code: "udp_blocked",
-              title: "WebRTC is blocked",
-              hint: "A firewall may block UDP. Use WebSocket instead.",
-            })
-          : lost("The connection was lost."),
-      );
+      this.#end(this.frames === 0 ? blocked() : lost("The connection was lost."));
     } else if (state === "disconnected") {
       this.#patience = setTimeout(() => this.#end(lost("The connection was lost.")), PATIENCE);
     }
@@ -235,6 +231,14 @@ export class WhepTransport {
 /** @param {string} message */
 function lost(message) {
   return new Failure(message, { code: "connection_lost", title: "Connection lost" });
+}
+
+function blocked() {
+  return new Failure("No UDP packet came through.", {
+    code: "udp_blocked",
+    title: "WebRTC is blocked",
+    hint: "A firewall may block UDP, or the server listens where this browser does not try. Use WebSocket instead.",
+  });
 }
 
 /** @param {unknown} error */
