@@ -93,7 +93,9 @@ pub(super) const VP8: Kind = Kind {
             ("keyframe-max-dist", "2147483647"),
             ("dropframe-threshold", "0"),
             ("static-threshold", "100"),
-            ("threads", "2"),
+            // libvpx waits for its other threads in a loop of its own: on two busy cores a second
+            // thread made a frame cost up to fifteen times the CPU, and take several times as long.
+            ("threads", "1"),
             ("undershoot", "100"),
             ("overshoot", "15"),
         ]
