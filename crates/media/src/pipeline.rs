@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use spaceport_session::{Demand, Published, Publisher, Settings};
-use spaceport_types::{Cause, Codec, Error, Geometry, Kind, Rect, Result, Size};
+use spaceport_types::{Bounds, Cause, Codec, Error, Geometry, Kind, Result, Suspension};
 
 use crate::capture::{self, Source};
 use crate::clock;
@@ -170,13 +170,17 @@ struct Live {
     encoding: Option<Encoding>,
     pace: Pace,
     refine: Option<Refine>,
+    /// Why viewers were told that there is nothing to show, while that is so.
+    hidden: Option<Suspension>,
 }
 
 /// An encoder and what it was made for.
 struct Encoding {
     encoder: Box<dyn Encoder>,
-    bounds: Rect,
+    bounds: Bounds,
     geometry: Geometry,
+    /// The target has moved since the last picture.
+    moved: bool,
     settings: Settings,
     /// It has not put out its first keyframe.
     fresh: bool,
@@ -271,16 +275,22 @@ impl<P: Parts> Pipeline<P> {
         let settings = demand.settings;
         if self.live.is_none() {
             let source = self.parts.source(&self.publisher, settings.max_fps);
-            let source = source.map_err(Trouble::of_source)?;
+            let source = source.map_err(|error| self.of_reopening(error))?;
             self.publisher.counters().pipelines.add(1);
             tracing::info!(bounds = ?source.bounds(), "source opened");
             let pace = Pace::default();
-            self.live = Some(Live { source, encoding: None, pace, refine: None });
+            self.live = Some(Live { source, encoding: None, pace, refine: None, hidden: None });
         }
         let Some(live) = &mut self.live else { return Ok(Next::Now) };
 
         let changed = live.source.has_damage(now).map_err(Trouble::of_source)?;
-        live.apply(settings)?;
+        if let Some(title) = live.source.new_title() {
+            self.publisher.retitle(title);
+        }
+        live.apply(settings, &self.publisher)?;
+        if !live.shown(&self.publisher) {
+            return Ok(Next::WhenWoken);
+        }
         let keyframe_at = match &live.encoding {
             Some(encoding) if !encoding.fresh => demand.keyframe.map(clock::at),
             _ => Some(now),
@@ -289,7 +299,7 @@ impl<P: Parts> Pipeline<P> {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         let mode = if due(keyframe_at) {
             Mode::Keyframe
-        } else if changed {
+        } else if changed || live.encoding.as_ref().is_some_and(|encoding| encoding.moved) {
             Mode::Delta
         } else if due(refine_at) {
             Mode::Refine
@@ -317,7 +327,7 @@ impl<P: Parts> Pipeline<P> {
             let geometry = self.publisher.geometry(bounds, settings.max_dimension);
             let config = encode::Config {
                 codec,
-                source: Size::new(bounds.width, bounds.height),
+                source: bounds.size(),
                 size: geometry.frame_size,
                 bitrate: settings.bitrate,
                 max_fps: settings.max_fps,
@@ -327,21 +337,27 @@ impl<P: Parts> Pipeline<P> {
             self.codec_epoch += 1;
             let (name, epoch) = (encoder.name(), self.codec_epoch);
             tracing::info!(encoder = name, epoch, size = ?config.size, "encoder opened");
-            live.encoding = Some(Encoding { encoder, bounds, geometry, settings, fresh: true });
+            let moved = false;
+            live.encoding =
+                Some(Encoding { encoder, bounds, geometry, moved, settings, fresh: true });
         }
         let Some(encoding) = &mut live.encoding else { return Ok(Next::Now) };
 
         let counters = self.publisher.counters();
-        let frame = live.source.grab(now, encoding.fresh).map_err(Trouble::of_source)?;
+        // Opening an encoder takes time. Read now, and say so: a stamp that is too early would make
+        // every viewer seem slower than it is.
+        let frame = live.source.grab(clock::now(), encoding.fresh).map_err(Trouble::of_source)?;
         counters.captured.add(1);
-        if frame.size != Size::new(encoding.bounds.width, encoding.bounds.height) {
+        if frame.size != encoding.bounds.size() {
             // It changed size while it was read. The next look says so, too.
             live.encoding = None;
             return Ok(Next::Now);
         }
-        if mode == Mode::Delta && frame.damage.is_empty() {
+        // A picture that is the same in another place is a picture: it tells viewers the place.
+        if mode == Mode::Delta && frame.damage.is_empty() && !encoding.moved {
             return Ok(Next::Now);
         }
+        encoding.moved = false;
         live.pace.took(now, settings.max_fps);
 
         let began = clock::instant();
@@ -374,7 +390,10 @@ impl<P: Parts> Pipeline<P> {
             payload: encoded.payload,
         };
         tracing::trace!(?mode, bytes, took = ?published.encode_duration, "frame");
-        self.publisher.publish(published, ended);
+        match live.hidden {
+            None => self.publisher.publish(published, ended),
+            Some(_) => self.publisher.publish_held(published, ended),
+        }
         Ok(Next::Now)
     }
 
@@ -385,7 +404,7 @@ impl<P: Parts> Pipeline<P> {
         let lost = match self.lost {
             None => {
                 tracing::warn!(%error, "source lost");
-                self.publisher.suspend(error);
+                self.publisher.suspend(Suspension::for_error(&error), error);
                 Lost { since: now, backoff: first, retry_at: now + first }
             }
             Some(lost) if now >= lost.since + self.timing.patience => {
@@ -405,6 +424,19 @@ impl<P: Parts> Pipeline<P> {
         };
         self.lost = Some(lost);
         Ok(Next::At(lost.retry_at))
+    }
+
+    /// What it means that the source does not open.
+    fn of_reopening(&self, error: Error) -> Trouble {
+        if self.lost.is_none() || error.kind() != Kind::NotFound {
+            return Trouble::of_source(error);
+        }
+        let message = format!("{} did not come back with its desktop", self.publisher.target());
+        Trouble::Fatal(
+            Error::because(Cause::TargetGone, message)
+                .hint("List what there is now, then open a new stream")
+                .source(error),
+        )
     }
 
     /// Has the encoder replaced: by a new one of its kind, and if that fails soon, by the next kind.
@@ -463,19 +495,53 @@ impl<P: Parts> Pipeline<P> {
 
 impl Live {
     /// Takes over new limits; what an encoder cannot be told, a new one is made for.
-    fn apply(&mut self, settings: Settings) -> Result<(), Trouble> {
+    fn apply(&mut self, settings: Settings, publisher: &Publisher) -> Result<(), Trouble> {
         let bounds = self.source.bounds();
         let Some(encoding) = &mut self.encoding else { return Ok(()) };
-        let fits = encoding.bounds == bounds
+        let fits = encoding.bounds.size() == bounds.size()
             && encoding.settings.max_dimension == settings.max_dimension
             && encoding.settings.max_fps >= settings.max_fps;
         if !fits {
             self.encoding = None;
-        } else if encoding.settings.bitrate != settings.bitrate {
+            return Ok(());
+        }
+        if encoding.bounds != bounds {
+            encoding.bounds = bounds;
+            encoding.geometry = publisher.geometry(bounds, settings.max_dimension);
+            encoding.moved = true;
+        }
+        if encoding.settings.bitrate != settings.bitrate {
             encoding.encoder.set_bitrate(settings.bitrate).map_err(Trouble::Encoder)?;
             encoding.settings.bitrate = settings.bitrate;
         }
         Ok(())
+    }
+
+    /// Tells viewers when there is nothing to show, and says whether pictures can be made anyway.
+    fn shown(&mut self, publisher: &Publisher) -> bool {
+        let Some(hidden) = self.source.hidden() else {
+            self.hidden = None;
+            return true;
+        };
+        if self.hidden != Some(hidden.reason) {
+            self.hidden = Some(hidden.reason);
+            tracing::debug!(reason = ?hidden.reason, "nothing to show");
+            let target = publisher.target();
+            let error = match hidden.reason {
+                Suspension::DisplayBlanked => {
+                    Error::because(Cause::DisplayBlanked, format!("{target} is switched off"))
+                        .hint("Wake it up; the stream then goes on")
+                }
+                Suspension::Minimized => {
+                    Error::because(Cause::CaptureFailed, format!("{target} is minimized"))
+                        .hint("Restore it; the stream then goes on")
+                }
+                _ => Error::because(Cause::CaptureFailed, format!("{target} is not shown"))
+                    .hint("The stream goes on when its app shows it again"),
+            };
+            publisher.suspend(hidden.reason, error);
+        }
+        hidden.held
     }
 }
 
@@ -601,7 +667,7 @@ mod tests {
         Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
     };
     use spaceport_testkit::Xvfb;
-    use spaceport_types::{Bitrate, Packet, SessionId, Target};
+    use spaceport_types::{Bitrate, Packet, Rect, SessionId, Size, Target};
 
     use super::*;
     use crate::Frame;
@@ -639,7 +705,7 @@ mod tests {
             let sessions = Sessions::new(Limits::default(), launch);
             let open = Open {
                 target,
-                bounds: Rect::new(0, 0, 640, 480),
+                bounds: Bounds::new(0, 0, 640, 480),
                 codec: Codec::H264,
                 max_fps,
                 max_dimension: 0,
@@ -771,7 +837,7 @@ mod tests {
     }
 
     impl Source for FakeSource {
-        fn bounds(&self) -> Rect {
+        fn bounds(&self) -> Bounds {
             self.source.bounds()
         }
 
@@ -882,7 +948,9 @@ mod tests {
             assert!(next > last);
             last = next;
         }
-        assert!(last - start >= Duration::from_millis(760), "eight frames in {:?}", last - start);
+        // Eight slots are 800 ms; on a busy machine the first frame is late for its own. Without a
+        // bound, eight frames of the source take 133 ms.
+        assert!(last - start >= Duration::from_millis(600), "eight frames in {:?}", last - start);
         let preferences = Preferences { max_fps: Some(60), ..Preferences::default() };
         space.sessions.set_preferences(&space.session, preferences).unwrap();
         while !viewer.packet().keyframe {}
@@ -935,19 +1003,22 @@ mod tests {
     #[test]
     fn a_change_after_a_pause_is_sent_at_once() {
         let server = Xvfb::start(Size::new(641, 479)).unwrap();
-        let space = Space::on(&server);
+        let painter = Painter::on(&server);
+        let mut config = Config::default();
+        config.capture.display = Some(server.display().to_owned());
+        let target = Target::Display { display_id: "primary".to_owned() };
+        let space = Space::with(config, target, 1);
         let mut viewer = space.attach();
         assert!(viewer.packet().keyframe);
-        viewer.until_still();
-        let painter = Painter::on(&server);
-        viewer.until_still();
+        while viewer.event_within(Duration::from_millis(1500)).is_some() {}
         let before = clock::now();
         painter.fill(painter.root, 0xff_8000, 100, 100, 50, 50);
         painter.finish();
-        let packet = viewer.packet();
-        assert!(!packet.keyframe && packet.captured_at >= before);
-        // Generous for a busy machine; it is about a millisecond on an idle one.
-        assert!(packet.captured_at - before < Duration::from_millis(100));
+        assert!(!viewer.packet().keyframe);
+        // It is a few milliseconds on an idle machine; one that waits for the next of the slots,
+        // a second apart, takes half a second on average.
+        let took = clock::now() - before;
+        assert!(took < Duration::from_millis(400), "{took:?}");
         space.end();
     }
 
@@ -989,7 +1060,7 @@ mod tests {
         assert!(viewer.packet().keyframe);
         viewer.until_still();
         server.kill().unwrap();
-        let Event::Suspended(reason) = viewer.event() else { panic!("not suspended") };
+        let Event::Suspended(_, reason) = viewer.event() else { panic!("not suspended") };
         assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
         // How it goes on depends on who gets the free display number next.
         space.end();
@@ -1001,7 +1072,7 @@ mod tests {
         fakes.source_fails.store(usize::MAX, SeqCst);
         let space = Space::with(fakes, Target::TestPattern, 30);
         let mut viewer = space.attach();
-        let Event::Suspended(reason) = viewer.event() else { panic!("not suspended") };
+        let Event::Suspended(_, reason) = viewer.event() else { panic!("not suspended") };
         assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
         let Event::Ended(reason) = viewer.event() else { panic!("not ended") };
         assert_eq!(reason.cause(), Some(Cause::TargetGone));
@@ -1019,7 +1090,7 @@ mod tests {
         loop {
             match viewer.event() {
                 Event::Packet(_) => {}
-                Event::Suspended(reason) => {
+                Event::Suspended(_, reason) => {
                     assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
                     break;
                 }
