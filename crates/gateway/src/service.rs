@@ -272,7 +272,7 @@ impl Service {
         };
         let open = Open {
             target: display.target,
-            bounds: display.bounds,
+            bounds: display.bounds.into(),
             codec,
             max_fps: request.max_fps,
             max_dimension: request.max_dimension,

@@ -667,7 +667,7 @@ mod tests {
         Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
     };
     use spaceport_testkit::Xvfb;
-    use spaceport_types::{Bitrate, Packet, Rect, SessionId, Size, Target};
+    use spaceport_types::{Bitrate, Packet, SessionId, Size, Target};
 
     use super::*;
     use crate::Frame;

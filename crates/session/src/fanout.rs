@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spaceport_types::{Error, Packet, ViewerId};
+use spaceport_types::{Error, Packet, Suspension, ViewerId};
 
 use crate::stream::Event;
 
@@ -58,7 +58,7 @@ pub(crate) struct Fanout {
     cache: Cache,
     keyframe_wanted: bool,
     last_keyframe: Option<Instant>,
-    suspended: Option<Arc<Error>>,
+    suspended: Option<(Suspension, Arc<Error>)>,
     ended: Option<Arc<Error>>,
 }
 
@@ -69,6 +69,8 @@ struct Viewer {
     /// Gets nothing before the next keyframe: it just came, or it was cut.
     awaits_keyframe: bool,
     notice: Option<Event>,
+    /// A title it has not been told.
+    title: Option<Arc<str>>,
     stats: ViewerStats,
 }
 
@@ -77,8 +79,8 @@ impl Fanout {
     /// wanted for it.
     pub(crate) fn attach(&mut self, id: ViewerId) {
         let mut viewer = Viewer { awaits_keyframe: true, ..Viewer::default() };
-        if let Some(reason) = &self.suspended {
-            viewer.notice = Some(Event::Suspended(Arc::clone(reason)));
+        if let Some((reason, error)) = &self.suspended {
+            viewer.notice = Some(Event::Suspended(*reason, Arc::clone(error)));
         }
         if self.cache.usable() {
             viewer.awaits_keyframe = false;
@@ -107,11 +109,6 @@ impl Fanout {
             self.last_keyframe = Some(now);
         }
         self.cache.keep(packet);
-        if self.suspended.take().is_some() {
-            for viewer in self.viewers.values_mut() {
-                viewer.notice = Some(Event::Resumed);
-            }
-        }
         for viewer in self.viewers.values_mut() {
             viewer.offer(packet, &mut lost);
         }
@@ -131,6 +128,9 @@ impl Fanout {
         if let Some(notice) = viewer.notice.take() {
             return Next { event: Some(notice), demand_changed };
         }
+        if let Some(title) = viewer.title.take() {
+            return Next { event: Some(Event::Titled(title)), demand_changed };
+        }
         let was_ready = viewer.ready();
         let event = viewer.pop().map(Event::Packet);
         if event.is_some() {
@@ -146,7 +146,10 @@ impl Fanout {
     /// Whether [`Fanout::next`] has something for this viewer.
     pub(crate) fn has_next(&self, id: ViewerId) -> bool {
         self.viewers.get(&id).is_some_and(|viewer| {
-            self.ended.is_some() || viewer.notice.is_some() || !viewer.queue.is_empty()
+            self.ended.is_some()
+                || viewer.notice.is_some()
+                || viewer.title.is_some()
+                || !viewer.queue.is_empty()
         })
     }
 
@@ -181,10 +184,24 @@ impl Fanout {
         self.cache = Cache::default();
     }
 
-    pub(crate) fn suspend(&mut self, reason: &Arc<Error>) {
-        self.suspended = Some(Arc::clone(reason));
+    pub(crate) fn suspend(&mut self, reason: Suspension, error: &Arc<Error>) {
+        self.suspended = Some((reason, Arc::clone(error)));
         for viewer in self.viewers.values_mut() {
-            viewer.notice = Some(Event::Suspended(Arc::clone(reason)));
+            viewer.notice = Some(Event::Suspended(reason, Arc::clone(error)));
+        }
+    }
+
+    pub(crate) fn resume(&mut self) {
+        if self.suspended.take().is_some() {
+            for viewer in self.viewers.values_mut() {
+                viewer.notice = Some(Event::Resumed);
+            }
+        }
+    }
+
+    pub(crate) fn retitle(&mut self, title: &Arc<str>) {
+        for viewer in self.viewers.values_mut() {
+            viewer.title = Some(Arc::clone(title));
         }
     }
 
@@ -292,7 +309,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use spaceport_types::{Codec, Geometry, Kind, Rect, Size};
+    use spaceport_types::{Bounds, Codec, Geometry, Kind, Size};
 
     use super::*;
 
@@ -313,7 +330,7 @@ mod tests {
             geometry: Geometry {
                 frame_size: Size::new(2, 2),
                 scale: 1.0,
-                logical_bounds: Rect::new(0, 0, 2, 2),
+                logical_bounds: Bounds::new(0, 0, 2, 2),
                 geometry_epoch: 1,
             },
             captured_at: Duration::from_millis(sequence),
@@ -451,12 +468,31 @@ mod tests {
     fn a_suspended_stream_says_so_and_says_when_it_goes_on() {
         let (mut fanout, now) = (Fanout::default(), origin());
         fanout.attach(A);
-        fanout.suspend(&Arc::new(Error::new(Kind::Stream, "x")));
-        assert!(matches!(fanout.next(A).event, Some(Event::Suspended(_))));
+        fanout.suspend(Suspension::Minimized, &Arc::new(Error::new(Kind::Stream, "x")));
+        let minimized = |event| matches!(event, Some(Event::Suspended(Suspension::Minimized, _)));
+        assert!(minimized(fanout.next(A).event));
         fanout.attach(B);
-        assert!(matches!(fanout.next(B).event, Some(Event::Suspended(_))));
+        assert!(minimized(fanout.next(B).event));
         fanout.publish(&packet(1, true, 1), now);
+        assert_eq!(drain(&mut fanout, A), [1], "what was last seen, and no word of going on");
+        fanout.resume();
+        fanout.publish(&packet(2, false, 1), now);
         assert!(matches!(fanout.next(A).event, Some(Event::Resumed)));
+        assert_eq!(drain(&mut fanout, A), [2]);
+        fanout.resume();
+        assert!(!fanout.has_next(A), "a stream that runs does not go on once more");
+    }
+
+    #[test]
+    fn the_last_title_is_told_once_and_before_packets() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A);
+        fanout.publish(&packet(1, true, 1), now);
+        for title in ["one", "two"] {
+            fanout.retitle(&title.into());
+        }
+        let Some(Event::Titled(title)) = fanout.next(A).event else { panic!("no title") };
+        assert_eq!(&*title, "two");
         assert_eq!(drain(&mut fanout, A), [1]);
     }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use spaceport_types::{
-    Bitrate, Cause, Codec, Error, Geometry, Issue, Kind, Rect, Result, SessionId, Target, ViewerId,
+    Bitrate, Bounds, Cause, Codec, Error, Geometry, Issue, Kind, Result, SessionId, Target,
+    ViewerId,
 };
 
 use crate::stream::{Binding, Publisher, Stream, Subscriber, TargetState, lock};
@@ -75,7 +76,7 @@ pub struct Open {
     /// What to show.
     pub target: Target,
     /// What the target shows now, in desktop pixels.
-    pub bounds: Rect,
+    pub bounds: Bounds,
     /// The codec its sockets get.
     pub codec: Codec,
     /// Frames per second at most.
@@ -637,7 +638,7 @@ mod tests {
     fn open() -> Open {
         Open {
             target: Target::TestPattern,
-            bounds: Rect::new(0, 0, 640, 360),
+            bounds: Bounds::new(0, 0, 640, 360),
             codec: Codec::H264,
             max_fps: 0,
             max_dimension: 0,
@@ -651,7 +652,7 @@ mod tests {
         let frame = Published {
             keyframe,
             codec_epoch,
-            geometry: publisher.geometry(Rect::new(0, 0, 640, 360), 0),
+            geometry: publisher.geometry(Bounds::new(0, 0, 640, 360), 0),
             captured_at: Duration::ZERO,
             encode_duration: Duration::ZERO,
             payload: Bytes::from_static(b"x"),

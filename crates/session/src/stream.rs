@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use spaceport_types::{Codec, Error, Geometry, Kind, Packet, Rect, Target, ViewerId};
+use spaceport_types::{Bounds, Codec, Error, Geometry, Kind, Packet, Suspension, Target, ViewerId};
 
 use crate::fanout::{Fanout, ViewerStats};
 use crate::{Counters, Demand, Settings};
@@ -35,10 +35,12 @@ pub struct Published {
 pub enum Event {
     /// One encoded frame.
     Packet(Packet),
-    /// No frames for now, and why. The attach stays.
-    Suspended(Arc<Error>),
+    /// No changes for now, and why: in one word, and in full. The attach stays.
+    Suspended(Suspension, Arc<Error>),
     /// Frames come again; the next one is a keyframe or continues the last.
     Resumed,
+    /// The target has another title now.
+    Titled(Arc<str>),
     /// The stream is over, and why. Nothing follows.
     Ended(Arc<Error>),
 }
@@ -53,7 +55,7 @@ pub(crate) struct TargetState {
 
 #[derive(Debug, Default)]
 struct Seen {
-    bounds: Option<Rect>,
+    bounds: Option<Bounds>,
     epoch: u64,
 }
 
@@ -63,7 +65,7 @@ impl TargetState {
     }
 
     /// The geometry of a frame of this target, in a new epoch when `bounds` is news.
-    pub(crate) fn geometry(&self, bounds: Rect, max_dimension: u32) -> Geometry {
+    pub(crate) fn geometry(&self, bounds: Bounds, max_dimension: u32) -> Geometry {
         let mut seen = lock(&self.seen);
         if seen.bounds != Some(bounds) {
             seen.bounds = Some(bounds);
@@ -79,8 +81,8 @@ impl TargetState {
     }
 }
 
-fn geometry(bounds: Rect, max_dimension: u32, geometry_epoch: u64) -> Geometry {
-    let frame_size = spaceport_types::Size::new(bounds.width, bounds.height).fitted(max_dimension);
+fn geometry(bounds: Bounds, max_dimension: u32, geometry_epoch: u64) -> Geometry {
+    let frame_size = bounds.size().fitted(max_dimension);
     let longer = bounds.width.max(bounds.height).max(1);
     let scale = f64::from(frame_size.width.max(frame_size.height)) / f64::from(longer);
     Geometry { frame_size, scale, logical_bounds: bounds, geometry_epoch }
@@ -231,12 +233,22 @@ impl Publisher {
     }
 
     /// The geometry of a frame that shows `bounds`, in a new epoch when that is news.
-    pub fn geometry(&self, bounds: Rect, max_dimension: u32) -> Geometry {
+    pub fn geometry(&self, bounds: Bounds, max_dimension: u32) -> Geometry {
         self.stream.target.geometry(bounds, max_dimension)
     }
 
-    /// Hands one picture to every viewer that can use it.
+    /// Hands one picture to every viewer that can use it. A suspended stream goes on with it.
     pub fn publish(&self, frame: Published, now: Instant) {
+        self.hand_out(frame, now, true);
+    }
+
+    /// Hands out a picture of what was last seen of a target that has nothing to show now, for
+    /// viewers who came since. The stream stays suspended.
+    pub fn publish_held(&self, frame: Published, now: Instant) {
+        self.hand_out(frame, now, false);
+    }
+
+    fn hand_out(&self, frame: Published, now: Instant, resume: bool) {
         let counters = &self.stream.counters;
         let mut state = lock(&self.stream.state);
         // Under the lock, so that no viewer sees two sequences swapped.
@@ -251,6 +263,9 @@ impl Publisher {
             encode_duration: frame.encode_duration,
             payload: frame.payload,
         };
+        if resume {
+            state.fanout.resume();
+        }
         let lost = state.fanout.publish(&packet, now);
         counters.lost.add(lost.packets);
         counters.cuts.add(lost.cuts);
@@ -262,10 +277,18 @@ impl Publisher {
         &self.stream.counters
     }
 
-    /// Tells viewers that no frames come for now. The next [`Publisher::publish`] resumes.
-    pub fn suspend(&self, reason: Error) {
+    /// Tells viewers that no frames come for now, and why: in the contract's word and in full. The
+    /// next [`Publisher::publish`] ends that.
+    pub fn suspend(&self, reason: Suspension, error: Error) {
         let mut state = lock(&self.stream.state);
-        state.fanout.suspend(&Arc::new(reason));
+        state.fanout.suspend(reason, &Arc::new(error));
+        state.wake_viewers();
+    }
+
+    /// Tells viewers that the target has another title. Of several, a viewer may only get the last.
+    pub fn retitle(&self, title: String) {
+        let mut state = lock(&self.stream.state);
+        state.fanout.retitle(&title.into());
         state.wake_viewers();
     }
 

@@ -25,7 +25,7 @@ use spaceport_wire::close::CloseCode;
 use spaceport_wire::control::{
     ActionResult, AppliedPreferences, ClientMessage, Failure, GeometryControl,
     InputAcknowledgement, Lifecycle, LifecycleEvent, Policy as WirePolicy, ServerMessage,
-    SessionOpened, Stats, SuspendReason, capability,
+    SessionOpened, Stats, capability,
 };
 use spaceport_wire::{packet, ticket};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -289,12 +289,15 @@ impl Viewer {
     async fn show(&mut self, socket: &mut Socket, event: Event) -> Result<(), End> {
         match event {
             Event::Packet(packet) => self.send_packet(socket, &packet).await,
-            Event::Suspended(error) => {
-                let reason = SuspendReason::for_error(&error);
+            Event::Suspended(reason, error) => {
                 let error = Some(Failure::from(&*error));
                 self.tell(socket, LifecycleEvent::Suspended { reason, error }).await
             }
             Event::Resumed => self.tell(socket, LifecycleEvent::Resumed).await,
+            Event::Titled(title) => {
+                let title = title.to_string();
+                self.tell(socket, LifecycleEvent::TitleChanged { title }).await
+            }
             Event::Ended(error) => {
                 let failure = Some(Failure::from(&*error));
                 self.tell(socket, LifecycleEvent::Closed { error: failure }).await?;

@@ -119,10 +119,76 @@ impl Rect {
     }
 }
 
+/// Where something lies on the desktop, in desktop pixels. Part of it may be beyond the edges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bounds {
+    /// First column; negative to the left of the desktop.
+    pub x: i32,
+    /// First row; negative above the desktop.
+    pub y: i32,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+}
+
+impl Bounds {
+    /// Something of `width` by `height` pixels with its first pixel at (`x`, `y`).
+    pub const fn new(x: i32, y: i32, width: u32, height: u32) -> Self {
+        Self { x, y, width, height }
+    }
+
+    /// How large it is, wherever it is.
+    pub const fn size(self) -> Size {
+        Size { width: self.width, height: self.height }
+    }
+
+    /// One past the last column.
+    pub const fn right(self) -> i32 {
+        self.x.saturating_add_unsigned(self.width)
+    }
+
+    /// One past the last row.
+    pub const fn bottom(self) -> i32 {
+        self.y.saturating_add_unsigned(self.height)
+    }
+
+    /// The part that lies in `other`, too.
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        let (x, y) = (self.x.max(other.x), self.y.max(other.y));
+        let (right, bottom) = (self.right().min(other.right()), self.bottom().min(other.bottom()));
+        let inside = x < right && y < bottom;
+        inside.then(|| Self { x, y, width: right.abs_diff(x), height: bottom.abs_diff(y) })
+    }
+
+    /// The smallest bounds that hold both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        let (x, y) = (self.x.min(other.x), self.y.min(other.y));
+        let (right, bottom) = (self.right().max(other.right()), self.bottom().max(other.bottom()));
+        Self { x, y, width: right.abs_diff(x), height: bottom.abs_diff(y) }
+    }
+}
+
+impl From<Rect> for Bounds {
+    /// A coordinate beyond what an `i32` holds is on no desktop; it becomes the farthest one.
+    fn from(rect: Rect) -> Self {
+        let place = |start: u32| i32::try_from(start).unwrap_or(i32::MAX);
+        Self::new(place(rect.x), place(rect.y), rect.width, rect.height)
+    }
+}
+
+impl From<Size> for Bounds {
+    fn from(size: Size) -> Self {
+        Self::new(0, 0, size.width, size.height)
+    }
+}
+
 /// What a frame shows and where that is on the desktop.
 ///
 /// Pointer positions and damage are only meaningful together with the epoch they were made in: a
-/// target that changes size starts a new one, and its first frame is a keyframe.
+/// target that moves or changes size starts a new one. After a change of size its first frame is a
+/// keyframe.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Pixels of the frame as viewers get it, after scaling and before padding to even sides.
@@ -130,7 +196,7 @@ pub struct Geometry {
     /// Frame pixels per desktop pixel; below 1 when the frame was scaled down.
     pub scale: f64,
     /// The shown part of the desktop, in desktop pixels.
-    pub logical_bounds: Rect,
+    pub logical_bounds: Bounds,
     /// Counts changes of any of the above; starts at 1.
     pub geometry_epoch: u64,
 }
@@ -155,5 +221,15 @@ mod tests {
         assert_eq!(Rect::new(1, 0, u32::MAX, 1).clamped(size), Some(Rect::new(1, 0, 9, 1)));
         assert_eq!(Rect::new(1, 1, 1, 1).union(Rect::new(4, 5, 2, 2)), Rect::new(1, 1, 5, 6));
         assert_eq!(Rect::new(1, 3, 2, 2).aligned_to_even(), Rect::new(0, 2, 4, 4));
+    }
+
+    #[test]
+    fn bounds_reach_beyond_the_desktop() {
+        let (desktop, window) = (Bounds::new(0, 0, 100, 80), Bounds::new(-10, -5, 20, 10));
+        assert_eq!(window.intersection(desktop), Some(Bounds::new(0, 0, 10, 5)));
+        assert_eq!(window.union(desktop), Bounds::new(-10, -5, 110, 85));
+        assert_eq!(Bounds::new(100, 0, 5, 5).intersection(desktop), None);
+        assert_eq!(Bounds::new(0, 0, u32::MAX, 1).right(), i32::MAX);
+        assert_eq!(Bounds::from(Rect::new(u32::MAX, 1, 2, 3)), Bounds::new(i32::MAX, 1, 2, 3));
     }
 }

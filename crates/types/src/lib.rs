@@ -11,12 +11,14 @@ mod geometry;
 mod id;
 mod packet;
 mod redact;
+mod suspension;
 mod units;
 
 pub use cursor::{CursorImage, CursorPosition};
 pub use error::{Cause, Disposition, Error, Issue, Kind, Report, Result, Retry, Spec};
-pub use geometry::{Geometry, Rect, Size};
+pub use geometry::{Bounds, Geometry, Rect, Size};
 pub use id::{SessionId, ViewerId};
 pub use packet::{Codec, Packet, Target};
 pub use redact::Redacted;
+pub use suspension::Suspension;
 pub use units::Bitrate;

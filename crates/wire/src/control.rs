@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use spaceport_types::{Cause, Codec, Error, Geometry, Target};
+pub use spaceport_types::Suspension;
+use spaceport_types::{Codec, Error, Geometry, Target};
 
 use crate::{DecodeError, WIRE_VERSION};
 
@@ -297,7 +298,7 @@ pub enum LifecycleEvent {
     /// No frames come until `resumed`.
     Suspended {
         /// Why, in the contract's words.
-        reason: SuspendReason,
+        reason: Suspension,
         /// Why, in ours.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
@@ -310,35 +311,6 @@ pub enum LifecycleEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
-}
-
-/// Why a target has no frames for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SuspendReason {
-    /// The window is minimized.
-    Minimized,
-    /// The window is covered, and this desktop does not draw covered windows.
-    OccludedNoFrames,
-    /// A person has to allow the capture.
-    ConsentRequired,
-    /// A person took the permission back.
-    ConsentRevoked,
-    /// Reading the pixels failed.
-    CaptureFailed,
-    /// The window is not there.
-    WindowUnavailable,
-}
-
-impl SuspendReason {
-    /// The contract's word for `error`.
-    pub fn for_error(error: &Error) -> Self {
-        match error.cause() {
-            Some(Cause::TargetGone) => Self::WindowUnavailable,
-            _ => Self::CaptureFailed,
-        }
-    }
 }
 
 /// The limits in force after a change.
@@ -616,7 +588,7 @@ pub const MAX_ECHO: usize = 64;
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use spaceport_types::{Kind, Rect, Size};
+    use spaceport_types::{Bounds, Cause, Kind, Size};
 
     use super::*;
 
@@ -645,7 +617,7 @@ mod tests {
             geometry: Geometry {
                 frame_size: Size::new(1280, 720),
                 scale: 0.5,
-                logical_bounds: Rect::new(0, 0, 2560, 1440),
+                logical_bounds: Bounds::new(0, 0, 2560, 1440),
                 geometry_epoch: 3,
             },
             max_fps: 30,
@@ -690,7 +662,7 @@ mod tests {
         let lifecycle = ServerMessage::Lifecycle(Lifecycle {
             session_id: "m1".into(),
             event: LifecycleEvent::Suspended {
-                reason: SuspendReason::for_error(&error),
+                reason: Suspension::for_error(&error),
                 error: Some(Failure::from(&error)),
             },
         });
@@ -699,7 +671,7 @@ mod tests {
             json!({"type": "lifecycle", "payload": {
                 "session_id": "m1",
                 "event": "suspended",
-                "reason": "capture_failed",
+                "reason": "display_blanked",
                 "error": {
                     "code": "display_blanked",
                     "message": "display `:0` is off",

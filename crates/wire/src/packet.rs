@@ -221,7 +221,7 @@ const TYPICAL_HEADER: usize = 320;
 
 #[cfg(test)]
 mod tests {
-    use spaceport_types::{Geometry, Rect, Size};
+    use spaceport_types::{Bounds, Geometry, Size};
 
     use super::*;
 
@@ -235,7 +235,7 @@ mod tests {
             geometry: Geometry {
                 frame_size,
                 scale: 1.0,
-                logical_bounds: Rect::new(0, 0, 640, 360),
+                logical_bounds: Bounds::new(0, 0, 640, 360),
                 geometry_epoch: 1,
             },
             captured_at: Duration::from_micros(123_456),

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use spaceport_session::Policy;
-use spaceport_types::{Codec, Error, Geometry, Issue, Kind, Rect, Result, Size};
+use spaceport_types::{Bounds, Codec, Error, Geometry, Issue, Kind, Result, Size};
 use spaceport_wire::pb;
 
 use crate::service::Display;
@@ -34,13 +34,9 @@ fn size(size: Size) -> pb::PixelSize {
     pb::PixelSize { width: size.width, height: size.height }
 }
 
-fn rect(rect: Rect) -> pb::Rect {
-    pb::Rect {
-        x: rect.x.into(),
-        y: rect.y.into(),
-        width: rect.width.into(),
-        height: rect.height.into(),
-    }
+fn rect(bounds: impl Into<Bounds>) -> pb::Rect {
+    let Bounds { x, y, width, height } = bounds.into();
+    pb::Rect { x: x.into(), y: y.into(), width: width.into(), height: height.into() }
 }
 
 /// The contract's number for a codec; `None` for one it has no number for.

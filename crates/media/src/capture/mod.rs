@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spaceport_types::{Error, Kind, Rect, Result, Target};
+use spaceport_types::{Bounds, Error, Kind, Result, Suspension, Target};
 
 use crate::Frame;
 
@@ -19,14 +19,25 @@ use crate::Frame;
 /// [`Source::has_damage`], and only when viewers can take a frame calls [`Source::grab`]. Until
 /// then damage gathers in the source, so the next picture is always the newest.
 pub trait Source: Send {
-    /// What the target shows now, in desktop pixels. A change starts a new geometry epoch.
-    fn bounds(&self) -> Rect;
+    /// Where on the desktop what it shows lies now. A change starts a new geometry epoch; a change
+    /// of size also a new encoder.
+    fn bounds(&self) -> Bounds;
 
     /// Becomes readable when something may have changed; `None` for a source that runs by time.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// For a source that runs by time: when, on the media clock, its next picture is due.
     fn next_due(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether the target has nothing to show now, though it may again.
+    fn hidden(&self) -> Option<Hidden> {
+        None
+    }
+
+    /// The target's title, once after every change.
+    fn new_title(&mut self) -> Option<String> {
         None
     }
 
@@ -48,6 +59,15 @@ pub trait Source: Send {
     ///
     /// As [`Source::has_damage`].
     fn grab(&mut self, now: Duration, full: bool) -> Result<Frame<'_>>;
+}
+
+/// A target that has nothing to show for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hidden {
+    /// Why.
+    pub reason: Suspension,
+    /// A grab still gives the picture that was last seen.
+    pub held: bool,
 }
 
 /// Where pictures come from on this machine.

@@ -10,7 +10,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use spaceport_types::{Rect, Result, Size};
+use spaceport_types::{Bounds, Rect, Result, Size};
 
 use super::{Source, counter};
 use crate::Frame;
@@ -125,8 +125,8 @@ impl TestPattern {
 }
 
 impl Source for TestPattern {
-    fn bounds(&self) -> Rect {
-        self.config.size.bounds()
+    fn bounds(&self) -> Bounds {
+        self.config.size.into()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -157,7 +157,7 @@ impl Source for TestPattern {
         }
         if full || first {
             self.damage.clear();
-            self.damage.push(self.bounds());
+            self.damage.push(self.config.size.bounds());
         }
         Ok(Frame {
             pixels: &self.pixels,

@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         let mut desktop = desktop(&demo);
         assert_eq!(desktop.method(), Method::Framebuffer);
-        assert_eq!(desktop.bounds(), SIZE.bounds());
+        assert_eq!(desktop.bounds(), SIZE.into());
         let first = desktop.grab(Duration::ZERO, true).unwrap().pixels.to_vec();
         let colours: std::collections::BTreeSet<_> = first.as_chunks::<4>().0.iter().collect();
         assert!(colours.len() > 1000, "{} colours are no desktop", colours.len());
@@ -184,7 +184,7 @@ mod tests {
     fn every_size_works_or_is_refused() {
         for size in [Size::new(64, 64), Size::new(333, 201), Size::new(1921, 1081)] {
             let demo = Demo::start(size).unwrap();
-            assert_eq!(desktop(&demo).bounds(), size.bounds());
+            assert_eq!(desktop(&demo).bounds(), size.into());
         }
         let error = Demo::start(Size::new(63, 600)).unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidArgument);

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use bytes::Bytes;
 use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
-use spaceport_types::{Codec, Kind, Rect, Result, SessionId, Target};
+use spaceport_types::{Bounds, Codec, Kind, Result, SessionId, Target};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::config::DtlsCert;
 use str0m::media::{Direction, Frequency, KeyframeRequestKind, MediaKind, MediaTime, Mid};
@@ -69,7 +69,7 @@ impl Server {
         let sessions = Sessions::new(Limits::default(), Arc::new(Launcher(sender)));
         let open = Open {
             target: Target::TestPattern,
-            bounds: Rect::new(0, 0, 64, 64),
+            bounds: Bounds::new(0, 0, 64, 64),
             codec: Codec::H264,
             max_fps: 0,
             max_dimension: 0,
@@ -141,7 +141,7 @@ fn access_unit(index: u8, keyframe: bool, size: usize) -> Vec<Vec<u8>> {
 }
 
 fn publish(publisher: &Publisher, keyframe: bool, at: Duration, payload: Vec<u8>) {
-    let geometry = publisher.geometry(Rect::new(0, 0, 64, 64), 0);
+    let geometry = publisher.geometry(Bounds::new(0, 0, 64, 64), 0);
     let frame = Published {
         keyframe,
         codec_epoch: 1,

@@ -252,7 +252,7 @@ const VP8_DESCRIPTOR: usize = 4;
 pub(super) mod tests {
     use std::time::Duration;
 
-    use spaceport_types::{Geometry, Rect, Size};
+    use spaceport_types::{Bounds, Geometry, Size};
 
     use super::*;
 
@@ -386,7 +386,7 @@ pub(super) mod tests {
             geometry: Geometry {
                 frame_size: Size::new(64, 64),
                 scale: 1.0,
-                logical_bounds: Rect::new(0, 0, 64, 64),
+                logical_bounds: Bounds::new(0, 0, 64, 64),
                 geometry_epoch: 1,
             },
             captured_at: Duration::ZERO,

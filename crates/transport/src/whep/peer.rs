@@ -416,10 +416,12 @@ impl Peer {
                     self.close(now, socket);
                     return Err(End::Because(reason));
                 }
-                Some(StreamEvent::Suspended(reason)) => {
-                    tracing::debug!(%reason, "the stream is suspended");
+                Some(StreamEvent::Suspended(reason, error)) => {
+                    tracing::debug!(?reason, %error, "the stream is suspended");
                 }
                 Some(StreamEvent::Resumed) => tracing::debug!("the stream goes on"),
+                // WHEP has no words for it.
+                Some(StreamEvent::Titled(_)) => {}
                 None if waiting => {
                     self.has_media = false;
                     break;
@@ -627,7 +629,7 @@ mod tests {
     use std::sync::mpsc;
 
     use spaceport_session::{Attach, Carrier, Launch, Limits, Open, Policy, Publisher, Sessions};
-    use spaceport_types::{Rect, Target};
+    use spaceport_types::{Bounds, Target};
 
     use super::super::driver::now;
     use super::super::offer::inspect;
@@ -750,7 +752,7 @@ mod tests {
         let sessions = Sessions::new(Limits::default(), Arc::new(Drop(sender)));
         let open = Open {
             target: Target::TestPattern,
-            bounds: Rect::new(0, 0, 64, 64),
+            bounds: Bounds::new(0, 0, 64, 64),
             codec: Codec::H264,
             max_fps: 0,
             max_dimension: 0,

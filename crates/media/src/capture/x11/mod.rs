@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spaceport_types::{Cause, Error, Kind, Rect, Result, Size};
+use spaceport_types::{Bounds, Cause, Error, Kind, Rect, Result, Size};
 use x11rb::connection::{Connection, SequenceNumber};
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError};
 use x11rb::protocol::Event;
@@ -203,8 +203,8 @@ impl Desktop {
 }
 
 impl Source for Desktop {
-    fn bounds(&self) -> Rect {
-        self.size.bounds()
+    fn bounds(&self) -> Bounds {
+        self.size.into()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

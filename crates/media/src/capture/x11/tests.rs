@@ -276,7 +276,7 @@ fn a_screen_that_changes_size_is_followed() {
     for options in every_way(&server) {
         let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
         let mut now = Duration::ZERO;
-        assert_eq!(desktop.bounds(), start.bounds());
+        assert_eq!(desktop.bounds(), start.into());
         desktop.grab(now, false).unwrap();
         for size in [Size::new(333, 201), Size::new(789, 595), Size::new(1, 1), start] {
             now += Duration::from_secs(1);
@@ -284,7 +284,7 @@ fn a_screen_that_changes_size_is_followed() {
             painter.fill(painter.root, 0x40_8020 + now.as_secs() as u32, 0, 0, 25, 25);
             painter.finish();
             wait_for_damage(&mut desktop, now).unwrap();
-            while desktop.bounds() != size.bounds() {
+            while desktop.bounds() != size.into() {
                 wait_for_damage(&mut desktop, now).unwrap();
             }
             let frame = desktop.grab(now, false).unwrap();
