@@ -406,6 +406,21 @@ fn a_picture_loss_asks_the_producer_for_a_keyframe() {
 }
 
 #[test]
+fn a_late_viewer_of_a_picture_that_stands_still_sees_it() {
+    let server = Server::start(&[Codec::H264]);
+    let mut first = Client::new(Codec::H264);
+    first.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 30_000);
+    publish_h264(&publisher, 1, false, 500);
+    first.play("both frames", |first| first.frames().len() == 2);
+    let mut late = Client::new(Codec::H264);
+    late.join(&server);
+    late.play("both frames, with nothing new published", |late| late.frames().len() == 2);
+    assert_eq!(late.units(), first.units());
+}
+
+#[test]
 fn two_viewers_of_one_stream_get_the_same_frames() {
     let server = Server::start(&[Codec::H264]);
     let mut clients = [Client::new(Codec::H264), Client::new(Codec::H264)];

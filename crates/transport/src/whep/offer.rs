@@ -2,8 +2,8 @@
 //!
 //! [`inspect`] is the only code that sees the offer as it came. It is pure, never panics, and
 //! keeps a bounded amount of what it reads. The WebRTC engine gets a new, minimal offer instead
-//! ([`Offer::reduced`]) with the one video section and the one codec that will be used, and a data
-//! channel if there is one; [`Offer::answer`] puts its answer back among the sections of the
+//! (`Offer::reduced`) with the one video section and the one codec that will be used, and a data
+//! channel if there is one; `Offer::answer` puts its answer back among the sections of the
 //! viewer's offer, the others rejected (RFC 8829, RFC 9143).
 
 use std::collections::HashSet;

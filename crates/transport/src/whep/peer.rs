@@ -356,7 +356,7 @@ impl Peer {
     pub(super) fn timeout(&mut self, now: Instant, socket: &mut Socket) -> Result<(), End> {
         match self.connection {
             Connection::Connecting { until } if now >= until => {
-                return Err(End::because(self.not_connected()));
+                return Err(self.not_connected());
             }
             Connection::Lost { until } if now >= until => {
                 let lost =
@@ -385,18 +385,21 @@ impl Peer {
     }
 
     /// Why nothing came of an offer.
-    fn not_connected(&self) -> Error {
-        if !self.heard {
-            return Error::because(Cause::UdpBlocked, "no packet of the viewer came through")
-                .hint("Allow UDP to this machine's WebRTC port, or watch over WebSocket");
+    fn not_connected(&mut self) -> End {
+        // The stream may have ended first; then that is the reason the viewer should hear.
+        while let Some(event) = self.subscriber.try_recv() {
+            if let StreamEvent::Ended(reason) = event {
+                return End::Because(reason);
+            }
         }
-        if self.paired {
-            Error::because(Cause::DtlsFailed, "the DTLS handshake did not complete")
-                .hint("Try again, or watch over WebSocket")
-        } else {
-            Error::because(Cause::IceFailed, "no candidate pair worked")
-                .hint("Allow UDP between the two machines, or watch over WebSocket")
-        }
+        let (cause, message) = match (self.heard, self.paired) {
+            (false, _) => (Cause::UdpBlocked, "no packet of the viewer came through"),
+            (true, false) => (Cause::IceFailed, "no candidate pair worked"),
+            (true, true) => (Cause::DtlsFailed, "the DTLS handshake did not complete"),
+        };
+        End::because(Error::because(cause, message).hint(
+            "Allow UDP between the viewer and this machine's WebRTC port, or watch over WebSocket",
+        ))
     }
 
     /// Sends the frames that wait, as long as the socket takes them.
@@ -783,6 +786,16 @@ mod tests {
         peer.timeout(start + CONNECT_WITHIN - Duration::from_millis(1), &mut socket).unwrap();
         let end = peer.timeout(start + CONNECT_WITHIN, &mut socket).unwrap_err();
         assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::UdpBlocked)));
+    }
+
+    #[test]
+    fn a_stream_that_ends_before_its_viewer_comes_is_the_reason_given() {
+        let start = now();
+        let (mut peer, mut socket, publishers) = peer(start);
+        let publisher = publishers.recv().unwrap();
+        publisher.fail(Error::because(Cause::CaptureFailed, "the display is gone"));
+        let end = peer.timeout(start + CONNECT_WITHIN, &mut socket).unwrap_err();
+        assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::CaptureFailed)));
     }
 
     #[test]
