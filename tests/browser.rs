@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Browser, Gateway, Request, Screen, Script, Socket, wait_until};
+use spaceport_tests::{Browser, Gateway, Request, Screen, Script, Socket, measured, wait_until};
 use spaceport_types::Size;
 
 /// How long each browser watches the pattern.
@@ -84,6 +84,7 @@ fn pattern(browser: Browser, transport: &str, codec: &str) {
         assert!((0.0..500.0).contains(&latency), "{latency} ms from capture to picture");
     }
     let colours: Vec<[i64; 3]> = serde_json::from_value(seen["colours"].clone()).unwrap();
+    measured(format_args!("{browser:?} {transport} bars {colours:?}, stats {}", seen["stats"]));
     for (seen, painted) in colours.iter().zip(BARS) {
         let off = seen.iter().zip(painted).map(|(seen, painted)| (seen - painted).abs()).max();
         assert!(off <= Some(3), "{painted:?} came out as {seen:?}; all bars: {colours:?}");
@@ -145,6 +146,7 @@ fn late(browser: Browser, transport: &str, size: Size) {
     let first = script.hear();
     assert_eq!(first["transport"], transport);
     let attach = first["attach"].as_f64().expect("the picture never came");
+    measured(format_args!("{browser:?} {transport} {size:?}: picture {attach:.0} ms after attach"));
     assert!(attach < 500.0, "the picture came after {attach} ms");
     assert_eq!(first["size"], json!([size.width, size.height]));
     // The last pixel of all: coarse at once, and exact when the picture has been still for a moment.
@@ -157,6 +159,7 @@ fn late(browser: Browser, transport: &str, size: Size) {
     script.go_on();
     let then = script.hear();
     let change = then["change"].as_f64().expect("the change never showed");
+    measured(format_args!("{browser:?} {transport} {size:?}: change after {change:.0} ms"));
     assert!(change < 500.0, "the change showed after {change} ms");
     assert_eq!(then["complaints"], json!([]), "the page or the browser complained");
 }

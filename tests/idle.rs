@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Cpu, Event, Gateway, Screen, Socket, Start, wait_until};
+use spaceport_tests::{Cpu, Event, Gateway, Screen, Socket, Start, measured, wait_until};
 use spaceport_types::Size;
 use tokio::time::{Instant, sleep};
 
@@ -45,6 +45,7 @@ async fn without_viewers_nothing_is_captured_encoded_or_computed() {
         sleep(Duration::from_millis(33)).await;
     }
     let percent = cpu.percent();
+    measured(format_args!("nobody watches: {percent:.2} % of a core"));
     assert_eq!(gateway.metric("spaceport_frames_captured_total"), captured);
     assert_eq!(gateway.metric("spaceport_frames_encoded_total"), encoded);
     assert!(percent < 0.2, "{percent:.2} % of a core");
@@ -73,6 +74,7 @@ async fn a_still_desktop_with_a_viewer_costs_next_to_nothing() {
         };
     }
     let percent = cpu.percent();
+    measured(format_args!("a still desktop: {percent:.2} % of a core, {bytes} bytes in {WATCH:?}"));
     assert!(percent < 0.5, "{percent:.2} % of a core");
     assert!(bytes < 200 * 10, "{bytes} bytes in {WATCH:?}");
 

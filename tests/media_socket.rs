@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost_types::Duration as ProtoDuration;
 use serde_json::{Value, json};
-use spaceport_tests::{Event, Gateway, Socket, Via};
+use spaceport_tests::{Event, Gateway, Socket, Via, measured};
 use spaceport_wire::pb::{OpenMediaRequest, OpenMediaResponse};
 use tokio::time::{Instant, timeout};
 
@@ -218,6 +218,10 @@ async fn eight_viewers_cost_one_encode_and_a_ninth_is_turned_away() {
     let encoded = gateway.metric("spaceport_frames_encoded_total") - encoded;
     let captured = gateway.metric("spaceport_frames_captured_total") - captured;
     let most = received.iter().map(|seen| seen.len() as u64).max().unwrap();
+    measured(format_args!(
+        "{encoded} encodes, {captured} captures, received {:?}",
+        received.iter().map(BTreeSet::len).collect::<Vec<_>>()
+    ));
     assert!(most > 100, "30 pictures a second, and {most} came in {WATCH:?}");
     // A few more while the counters were read.
     assert!(encoded <= most + 10, "{encoded} encodes for {most} pictures");

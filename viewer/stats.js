@@ -60,9 +60,15 @@ export class Median {
   }
 }
 
-/** How far the server's media clock is from `performance.now()`. */
+/**
+ * How far the server's media clock is from `performance.now()`.
+ *
+ * An answer was written after it was asked for and before it came; a picture was captured before it is shown. Each
+ * says that the offset lies within bounds, and all of them together leave little room, even where every round trip
+ * was slow in one direction.
+ */
 export class Clock {
-  /** @type {{rtt: number, offset: number}[]} */
+  /** @type {{rtt: number, least: number, most: number}[]} */
   #samples = [];
 
   /**
@@ -71,31 +77,30 @@ export class Clock {
    * @param {number} serverTime microseconds, read by the server in between
    */
   add(sent, received, serverTime) {
-    const offset = serverTime / 1000 - (sent + received) / 2;
-    this.#samples.push({ rtt: received - sent, offset });
+    const server = serverTime / 1000;
+    this.#samples.push({ rtt: received - sent, least: server - received, most: server - sent });
     if (this.#samples.length > CLOCK_SAMPLES) this.#samples.shift();
   }
 
-  /** The sample with the shortest round trip, which has the least room for error. */
-  get #best() {
-    return this.#samples.reduce(
-      (best, sample) => (best && best.rtt <= sample.rtt ? best : sample),
-      /** @type {{rtt: number, offset: number} | null} */ (null),
-    );
-  }
-
+  /** The shortest round trip of late, in milliseconds. */
   get rtt() {
-    return this.#best?.rtt ?? null;
+    return this.#samples.length > 0 ? Math.min(...this.#samples.map(({ rtt }) => rtt)) : null;
   }
 
-  /** Milliseconds since a moment on the server's clock. @param {number} serverTime microseconds @param {number} now */
-  since(serverTime, now) {
-    const best = this.#best;
-    return best && now + best.offset - serverTime / 1000;
+  /** Milliseconds since a picture was captured that is shown now. @param {number} capturedAt microseconds @param {number} now */
+  since(capturedAt, now) {
+    const last = this.#samples.at(-1);
+    if (!last) return null;
+    const captured = capturedAt / 1000;
+    last.least = Math.max(last.least, captured - now);
+    const least = Math.max(...this.#samples.map((sample) => sample.least));
+    const most = Math.min(...this.#samples.map((sample) => sample.most));
+    return Math.max(0, now + (least + most) / 2 - captured);
   }
 }
 
 /** Milliseconds over which rates are taken. */
 const WINDOW = 1000;
 const MEDIAN_OF = 31;
+/** Answers that are remembered; clocks drift apart, so that old bounds would be wrong. */
 const CLOCK_SAMPLES = 8;

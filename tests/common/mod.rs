@@ -29,5 +29,11 @@ pub fn wait_until(what: &str, limit: Duration, mut happened: impl FnMut() -> boo
     }
 }
 
+/// Says what was measured, for whoever wants to see more than a pass.
+#[expect(clippy::print_stderr, reason = "the output of a test")]
+pub fn measured(what: std::fmt::Arguments<'_>) {
+    eprintln!("measured: {what}");
+}
+
 /// How often something is looked at that cannot be waited for: another process's counters.
 const POLL: Duration = Duration::from_millis(20);
