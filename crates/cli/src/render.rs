@@ -13,7 +13,8 @@ pub(crate) fn init_logs(verbose: u8) {
     let default = match verbose {
         0 => "warn,spaceport=info",
         1 => "info,spaceport=debug",
-        _ => "debug,spaceport=trace",
+        // At debug, the ICE agent logs passwords.
+        _ => "debug,str0m=info,is=info,spaceport=trace",
     };
     let filter = EnvFilter::try_from_env("SPACEPORT_LOG").unwrap_or_else(|_| default.into());
     tracing_subscriber::fmt()

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,12 +119,18 @@ impl Gateway {
         let listener = bind(config.listen).await?;
         let address = listener.local_addr()?;
         let mut peers = whep::Config::default();
-        peers.listen = SocketAddr::new(address.ip(), config.webrtc_port);
+        // Every address, even beside HTTP on loopback: Firefox sends from an interface that is not
+        // loopback. Without credentials from an authorized request nobody gets an answer there.
+        let every = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        peers.listen = SocketAddr::new(every, config.webrtc_port);
         peers.advertise = config.advertise.clone();
         let (endpoint, driver) = whep::bind(peers)?;
         let endpoints = Endpoints {
             http: address,
-            webrtc: endpoint.local_addr(),
+            webrtc: SocketAddr::new(address.ip(), endpoint.local_addr().port()),
             viewer: format!("http://{address}/viewer/"),
         };
         let service = Service::new(sessions, auth, targets);
@@ -339,8 +345,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
         let loopback = match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         };
         address.set_ip(loopback);
     }
