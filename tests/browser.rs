@@ -3,11 +3,15 @@
 //! What is asserted are pixels: a number painted into the picture says which picture it is, and colours
 //! are read back one by one.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Browser, Gateway, Request, Screen, Script, Socket, measured, wait_until};
+use spaceport_tests::{
+    Browser, Gateway, Request, Screen, Script, Server, Socket, measured, wait_until,
+};
 use spaceport_types::Size;
 
 /// How long each browser watches the pattern.
@@ -171,6 +175,28 @@ fn assert_close(seen: &Value, painted: [i64; 3], most: i64) {
 }
 
 #[test]
+fn a_desktop_that_goes_away_is_explained_and_shown_again_when_it_is_back() {
+    let size = Size::new(640, 480);
+    let mut xvfb = Xvfb::start(size).unwrap();
+    let display = xvfb.display().to_owned();
+    Screen::connect(&display).paint(0x20_60_a0, 1);
+    let gateway = Gateway::with_display(&display);
+    let url = gateway.viewer_url("transport=ws");
+    let mut script = Script::browser("gone.mjs", Browser::Chromium, &[&url, "2"]);
+    assert_eq!(script.hear()["playing"], true);
+    xvfb.kill().unwrap();
+    drop(xvfb);
+    script.go_on();
+    assert_ne!(script.hear()["notice"], "");
+    let _back = Server::start(&display, size);
+    Screen::connect(&display).paint(0x20_60_a0, 2);
+    script.go_on();
+    let back = script.hear();
+    assert_eq!((&back["state"], &back["notice"]), (&json!("playing"), &json!(0)));
+    assert_eq!(back["complaints"], json!([]));
+}
+
+#[test]
 fn a_wrong_ticket_is_explained() {
     let gateway = Gateway::with_test_pattern();
     let url = gateway.viewer_url("");
@@ -264,6 +290,17 @@ impl Ways {
     fn hear(&mut self) -> Value {
         self.script.hear()
     }
+}
+
+#[test]
+fn the_pages_types_hold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e");
+    let output = Command::new(folder.join("node_modules/.bin/tsc"))
+        .args(["--project", "tsconfig.json"])
+        .current_dir(&folder)
+        .output()
+        .expect("run `npm ci --ignore-scripts` in tests/e2e first");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! What goes wrong around a gateway is said in words, and the gateway lives on.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Event, Folder, Gateway, Request, Screen, Socket, Start, TOKEN, binary};
+use spaceport_tests::{
+    Event, Folder, Gateway, Request, Screen, Server, Socket, Start, TOKEN, binary,
+};
 use spaceport_types::Size;
 use spaceport_wire::pb::{
     GetCapabilitiesRequest, GetCapabilitiesResponse, MediaTarget, OpenMediaRequest,
@@ -107,7 +108,7 @@ async fn an_x_server_that_dies_and_comes_back_is_shown_again() {
     assert!(gateway.is_alive());
     drop(xvfb);
 
-    let _again = Again::start(&display);
+    let _again = Server::start(&display, Size::new(640, 480));
     Screen::connect(&display).paint(0xa0_60_20, 2);
     let picture = async {
         loop {
@@ -125,34 +126,6 @@ async fn an_x_server_that_dies_and_comes_back_is_shown_again() {
     let mut other = Socket::attach(gateway.http(), &gateway.open("").ticket).await.unwrap();
     assert_eq!(other.packet().await.0["keyframe"], true);
     assert!(gateway.is_alive());
-}
-
-/// An Xvfb on a given display.
-struct Again(Child);
-
-impl Again {
-    fn start(display: &str) -> Self {
-        let mut server = Command::new("Xvfb")
-            .args([display, "-displayfd", "1", "-screen", "0", "640x480x24", "-nolisten", "tcp"])
-            .args(["-noreset"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut number = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut number).unwrap();
-        let again = Self(server);
-        assert_eq!(format!(":{}", number.trim()), display, "another server took the display");
-        again
-    }
-}
-
-impl Drop for Again {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 #[test]

@@ -31,3 +31,17 @@ fn ticks(pid: u32) -> u64 {
     let (_, rest) = stat.rsplit_once(')').unwrap();
     rest.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A count that stays at zero would make every promise about idleness come true.
+    #[test]
+    fn work_is_counted() {
+        let cpu = Cpu::of(std::process::id());
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {}
+        assert!(cpu.percent() > 10.0, "{}", cpu.percent());
+    }
+}

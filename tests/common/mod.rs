@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod screen;
 mod script;
+mod server;
 mod socket;
 
 pub use cpu::Cpu;
@@ -14,6 +15,7 @@ pub use grpc::Refused;
 pub use http::{Answer, Request};
 pub use screen::Screen;
 pub use script::{Browser, Script};
+pub use server::Server;
 pub use socket::{Event, Refusal, Socket, Via};
 
 use std::time::Duration;
