@@ -7,11 +7,11 @@
 mod bitstream;
 mod convert;
 mod gst;
+#[cfg(feature = "x264")]
+mod motion;
 mod probe;
 #[cfg(feature = "x264")]
 mod rate;
-#[cfg(feature = "x264")]
-mod scroll;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "x264")]
@@ -134,6 +134,20 @@ const CANDIDATES: &[Candidate] = &[
             "takes about four times the CPU of H.264, and scrolling ten times the bits",
         ),
         open: |config| Ok(Box::new(gst::Gst::open(&gst::VP8, config)?)),
+    },
+    Candidate {
+        name: gst::VP9.name,
+        codec: gst::VP9.codec,
+        limitation: Some("takes about five times the CPU of H.264"),
+        open: |config| Ok(Box::new(gst::Gst::open(&gst::VP9, config)?)),
+    },
+    Candidate {
+        name: gst::AV1.name,
+        codec: gst::AV1.codec,
+        limitation: Some(
+            "takes about five times the CPU of H.264, and a keyframe of a desktop 300 ms",
+        ),
+        open: |config| Ok(Box::new(gst::Gst::open(&gst::AV1, config)?)),
     },
 ];
 

@@ -41,8 +41,8 @@ enum Class {
     Intra,
     /// Changed.
     Changed,
-    /// Changed, by a scroll that the motion search will find.
-    Scrolled,
+    /// Changed, by moving as a whole, which the motion search will find.
+    Moved,
     /// Unchanged, but coded more coarsely before.
     Sharpened,
 }
@@ -102,13 +102,13 @@ impl Rate {
         width: usize,
         unchanged: &[u8],
         mode: Mode,
-        scrolled: bool,
+        moved: bool,
     ) -> Option<u8> {
         self.measure(luma, width, unchanged);
         let allowed = self.path.allowed(now, mode == Mode::Keyframe);
         let class = match mode {
             Mode::Keyframe => Class::Intra,
-            _ if scrolled => Class::Scrolled,
+            _ if moved => Class::Moved,
             _ => Class::Changed,
         };
         // Activity of what is coded anew, and of the rest by the quantizer it was coded with.

@@ -123,6 +123,25 @@ impl Screen {
         self.text(Rect::new(rect.x, rect.bottom() - rows, rect.width, rows));
     }
 
+    /// Moves what is in `from` to `to`, and draws noise where it was.
+    #[cfg(feature = "x264")]
+    pub(super) fn drag(&mut self, from: Rect, to: Rect) {
+        let bytes = from.width as usize * 4;
+        let at = |screen: &Self, rect: Rect, row: u32| {
+            (rect.y + row) as usize * screen.stride() + rect.x as usize * 4
+        };
+        let rows = (0..from.height).map(|row| {
+            let start = at(self, from, row);
+            self.pixels[start..start + bytes].to_vec()
+        });
+        let rows: Vec<_> = rows.collect();
+        self.noise(from);
+        for (row, pixels) in rows.into_iter().enumerate() {
+            let start = at(self, to, row as u32);
+            self.pixels[start..start + bytes].copy_from_slice(&pixels);
+        }
+    }
+
     pub(super) fn frame<'a>(&'a mut self, damage: &'a [Rect]) -> Frame<'a> {
         self.now += Duration::from_millis(16);
         let (stride, size) = (self.stride(), self.size);

@@ -3,8 +3,8 @@
 //!
 //! Ultrafast, zerolatency, no B-frames, no keyframe that was not asked for. What changed since the
 //! frame before is known from capture, so unchanged macroblocks are skipped without a look
-//! (`mb_info`), and the wide motion search runs only on frames that [`super::scroll`] calls a
-//! scroll. The quantizer of each frame is decided in [`super::rate`].
+//! (`mb_info`), and the wide motion search runs only on frames in which
+//! [`super::motion`] saw something move. The quantizer of each frame is decided in [`super::rate`].
 
 #![expect(unsafe_code, reason = "libx264 is a C library")]
 
@@ -15,12 +15,12 @@ use bytes::Bytes;
 use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
 
 use super::convert::{Canvas, Layout, Matrix};
+use super::motion::Detector;
 use super::rate::Rate;
-use super::scroll::Detector;
 use super::{Config, Encoded, Encoder, Mode};
 use crate::Frame;
 
-/// Reach of the wide motion search, around the distance of the scroll, in pixels.
+/// Reach of the wide motion search, around the distance of the move, in pixels.
 const SEARCH_MARGIN: u32 = 16;
 const MIN_SEARCH: u32 = 32;
 const MAX_SEARCH: u32 = 256;
@@ -87,8 +87,9 @@ impl Encoder for X264 {
     }
 
     fn encode(&mut self, frame: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
+        self.detector.before(self.canvas.luma(), frame.damage);
         self.canvas.update(frame)?;
-        let scroll = self.detector.observe(self.canvas.luma(), self.canvas.damage());
+        let moved = self.detector.after(self.canvas.luma());
         self.mark();
         let width = self.canvas.coded().width as usize;
         let quantizer = self.rate.plan(
@@ -97,15 +98,16 @@ impl Encoder for X264 {
             width,
             &self.unchanged,
             mode,
-            scroll.is_some(),
+            moved.is_some(),
         );
         let Some(quantizer) = quantizer else {
             self.waiting = true;
             return Ok(None);
         };
-        let search = match (mode, scroll) {
-            (Mode::Delta, Some(rows)) => {
-                (rows.unsigned_abs() + SEARCH_MARGIN).clamp(MIN_SEARCH, MAX_SEARCH)
+        let search = match (mode, moved) {
+            (Mode::Delta, Some((x, y))) => {
+                let distance = x.unsigned_abs().max(y.unsigned_abs());
+                (distance + SEARCH_MARGIN).clamp(MIN_SEARCH, MAX_SEARCH)
             }
             _ => 0,
         };
