@@ -18,7 +18,7 @@ test: ## install what is missing, run every test
 	@scripts/setup test
 	$(CARGO) test --locked --workspace --doc --quiet
 	$(CARGO) build --locked --package spaceport-cli
-	$(CARGO) nextest run --locked --workspace
+	SPACEPORT_BIN=$(CURDIR)/target/debug/spaceport $(CARGO) nextest run --locked --workspace
 
 check: ## formatting, lints, documentation; nothing runs
 	@scripts/setup run
@@ -29,7 +29,7 @@ check: ## formatting, lints, documentation; nothing runs
 e2e: ## only the tests in real browsers and with the published client
 	@scripts/setup test
 	$(CARGO) build --locked --package spaceport-cli
-	$(CARGO) nextest run --locked --package spaceport-tests
+	SPACEPORT_BIN=$(CURDIR)/target/debug/spaceport $(CARGO) nextest run --locked --package spaceport-tests
 
 bench: ## latency and cost of every scene, beside other programs
 	@benches/run
