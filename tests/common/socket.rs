@@ -97,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// The next event; panics when none comes within [`PATIENCE`].
+    /// The next event; panics when none comes within five seconds.
     pub async fn next(&mut self) -> Event {
         self.next_within(PATIENCE).await.expect("the server said nothing")
     }
