@@ -592,7 +592,7 @@ impl Trouble {
 
 /// Whether a picture can be made sharper than it came out.
 const fn lossy(codec: Codec) -> bool {
-    matches!(codec, Codec::H264 | Codec::Vp8)
+    matches!(codec, Codec::H264 | Codec::Vp8 | Codec::Vp9 | Codec::Av1)
 }
 
 /// Spreads pictures over time.

@@ -1,4 +1,4 @@
-//! Just enough of H.264 and VP8 to tell whether a decoder can start at a frame.
+//! Just enough of each bitstream to tell whether a decoder can start at a frame.
 
 use spaceport_types::{Codec, Size};
 
@@ -15,7 +15,11 @@ pub(super) fn is_keyframe(codec: Codec, payload: &[u8]) -> bool {
             [SPS, PPS, IDR].iter().all(|kind| kinds.contains(kind))
         }
         Codec::Vp8 => vp8_size(payload).is_some(),
-        _ => true,
+        Codec::Vp9 => vp9_size(payload).is_some(),
+        Codec::Av1 => av1_starts(payload),
+        // Every picture is whole.
+        Codec::Bgra | Codec::Png => true,
+        _ => false,
     }
 }
 
@@ -48,6 +52,63 @@ pub(super) fn vp8_size(frame: &[u8]) -> Option<Size> {
     key.then(|| Size::new(side(header[6], header[7]), side(header[8], header[9])))
 }
 
+/// The size in the header of a VP9 keyframe of profile 0; `None` for any other frame (VP9
+/// bitstream specification 6.2).
+pub(super) fn vp9_size(frame: &[u8]) -> Option<Size> {
+    let header: &[u8; 9] = frame.first_chunk()?;
+    // Frame marker 2, profile 0, no existing frame to show, and 0 for a keyframe.
+    let key = header[0] & 0b1111_1100 == 0b1000_0000 && header[1..4] == [0x49, 0x83, 0x42];
+    // Color space and range, 4 bits, then two sides of 16 bits, each less one.
+    let sides =
+        u64::from_be_bytes([0, 0, 0, header[4], header[5], header[6], header[7], header[8]]);
+    let side = |shift: u32| (sides >> shift & 0xffff) as u32 + 1;
+    key.then(|| Size::new(side(20), side(4)))
+}
+
+/// OBU types (AV1 bitstream specification 6.2.2).
+const OBU_SEQUENCE_HEADER: u8 = 1;
+const OBU_FRAME_HEADER: u8 = 3;
+const OBU_FRAME: u8 = 6;
+
+/// Whether a temporal unit of AV1 has a sequence header and then a keyframe.
+fn av1_starts(unit: &[u8]) -> bool {
+    let mut described = false;
+    let mut units = Obus(unit);
+    let frame = units.find(|&(kind, _)| {
+        described |= kind == OBU_SEQUENCE_HEADER;
+        matches!(kind, OBU_FRAME_HEADER | OBU_FRAME)
+    });
+    // No existing frame to show, and 0 for a keyframe (5.9.2).
+    described && frame.is_some_and(|(_, body)| body.first().is_some_and(|first| first >> 5 == 0))
+}
+
+/// The OBUs of a temporal unit, as their types and what follows their headers; ends where something
+/// is wrong.
+struct Obus<'a>(&'a [u8]);
+
+impl<'a> Iterator for Obus<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (&header, mut rest) = self.0.split_first()?;
+        if header & 0x04 != 0 {
+            rest = rest.get(1..)?;
+        }
+        let length = if header & 0x02 == 0 {
+            rest.len()
+        } else {
+            // leb128, of which nine bytes are more than any length here has.
+            let bytes = rest.iter().take(8).position(|byte| byte & 0x80 == 0)? + 1;
+            let (digits, after) = rest.split_at(bytes);
+            rest = after;
+            digits.iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f))
+        };
+        let body = rest.get(..length)?;
+        self.0 = &rest[length..];
+        Some((header >> 3 & 0x0f, body))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +131,32 @@ mod tests {
         assert_eq!(vp8_size(&key[..9]), None);
         assert_eq!(vp8_size(&[0x11, 0, 0, 0x9d, 0x01, 0x2a, 0x80, 0x02, 0x68, 0x41]), None);
         assert!(is_keyframe(Codec::Vp8, &key));
+    }
+
+    #[test]
+    fn a_vp9_keyframe_says_its_size() {
+        // 1920x1080 is 0x77f and 0x437, less one, half a byte in.
+        let key = [0x82, 0x49, 0x83, 0x42, 0x20, 0x77, 0xf0, 0x43, 0x70, 0];
+        assert_eq!(vp9_size(&key), Some(Size::new(1920, 1080)));
+        assert_eq!(vp9_size(&key[..8]), None);
+        let inter = [0x86, 0x49, 0x83, 0x42, 0x20, 0x77, 0xf0, 0x43, 0x70];
+        assert_eq!(vp9_size(&inter), None);
+        assert!(is_keyframe(Codec::Vp9, &key) && !is_keyframe(Codec::Vp9, &inter));
+    }
+
+    #[test]
+    fn an_av1_keyframe_has_a_sequence_header_before_it() {
+        let (delimiter, sequence) = ([0x12, 0], [0x0a, 3, 1, 2, 3]);
+        let (key, inter) = ([0x32, 2, 0x10, 9], [0x32, 2, 0x30, 9]);
+        assert!(is_keyframe(Codec::Av1, &[&delimiter[..], &sequence, &key].concat()));
+        assert!(!is_keyframe(Codec::Av1, &[&delimiter[..], &sequence, &inter].concat()));
+        assert!(!is_keyframe(Codec::Av1, &[&delimiter[..], &key].concat()));
+        // Cut off, or of a length that nobody can mean.
+        assert!(!is_keyframe(Codec::Av1, &[&sequence[..], &key[..3]].concat()));
+        assert!(!is_keyframe(
+            Codec::Av1,
+            &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]
+        ));
+        assert!(!is_keyframe(Codec::Av1, &[]));
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Kind {
     matrix: Matrix,
     /// Its smallest side.
     min_side: u32,
+    /// Whether it makes a keyframe when it is told to. One that does not is started again for each.
+    forces_keyframes: bool,
     /// Properties, as `gst-launch` writes them.
     settings: fn(&Config) -> Vec<(&'static str, String)>,
     /// The property that holds the rate, and how many bits per second it counts in.
@@ -53,6 +55,7 @@ pub(super) const OPENH264: Kind = Kind {
     caps: "video/x-h264,stream-format=byte-stream,alignment=au,profile=constrained-baseline",
     matrix: Matrix::Bt709,
     min_side: 16,
+    forces_keyframes: true,
     settings: |_| {
         [
             ("usage-type", "screen"),
@@ -80,6 +83,7 @@ pub(super) const VP8: Kind = Kind {
     caps: "video/x-vp8",
     matrix: Matrix::Bt601,
     min_side: 1,
+    forces_keyframes: true,
     settings: |config| {
         let latency = config.latency.as_millis();
         let mut settings = [
@@ -120,6 +124,7 @@ pub(super) const VP9: Kind = Kind {
     caps: "video/x-vp9,profile=(string)0",
     matrix: Matrix::Bt601,
     min_side: 1,
+    forces_keyframes: true,
     settings: |config| {
         let latency = config.latency.as_millis();
         let mut settings = [
@@ -162,6 +167,7 @@ pub(super) const AV1: Kind = Kind {
     caps: "video/x-av1",
     matrix: Matrix::Bt601,
     min_side: 4,
+    forces_keyframes: false, // as of GStreamer 1.22
     settings: |config| {
         let latency = config.latency.as_millis();
         let mut settings = [
@@ -171,6 +177,9 @@ pub(super) const AV1: Kind = Kind {
             ("end-usage", "cbr"),
             ("keyframe-mode", "disabled"),
             ("keyframe-max-dist", "2147483647"),
+            // The default is lossless, whatever the rate.
+            ("min-quantizer", "2"),
+            ("max-quantizer", "58"),
             ("drop-frame", "0"),
             ("threads", "1"),
             ("row-mt", "false"),
@@ -200,7 +209,8 @@ pub(super) struct Gst {
     sink: gst_app::AppSink,
     /// The one picture buffer, written again once the encoder has let go of it.
     picture: gst::Buffer,
-    last: Duration,
+    /// The time stamp of the last picture; `None` before the first, which is a keyframe anyway.
+    last: Option<Duration>,
 }
 
 impl Gst {
@@ -225,7 +235,7 @@ impl Gst {
         for (name, value) in (kind.settings)(config) {
             // Versions differ in what they know; what is left out is the element's default.
             if let Some(property) = element.find_property(name)
-                && let Ok(value) = gst::glib::Value::deserialize_with_pspec(&value, &property)
+                && let Ok(value) = gst::glib::Value::deserialize(&value, property.value_type())
             {
                 element.set_property_from_value(name, &value);
             }
@@ -255,14 +265,19 @@ impl Gst {
             source,
             element,
             sink,
-            last: Duration::ZERO,
+            last: None,
         };
         gst.set_bitrate(config.bitrate)?;
         let elements = [gst.source.upcast_ref(), &gst.element, gst.sink.upcast_ref()];
         gst.pipeline.add_many(elements).map_err(|error| gst.failed().source(error))?;
         gst::Element::link_many(elements).map_err(|error| gst.failed().source(error))?;
-        gst.pipeline.set_state(gst::State::Playing).map_err(|error| gst.failed().source(error))?;
+        gst.set_state(gst::State::Playing)?;
         Ok(gst)
+    }
+
+    fn set_state(&self, state: gst::State) -> Result<()> {
+        let changed = self.pipeline.set_state(state);
+        changed.map(|_| ()).map_err(|error| self.failed().source(error))
     }
 
     /// The error that is on the bus, or that nothing came out.
@@ -284,10 +299,19 @@ impl Gst {
         }
     }
 
-    fn force_keyframe(&self) {
+    /// Sees to it that the next picture becomes a keyframe.
+    fn force_keyframe(&self) -> Result<()> {
+        if self.last.is_none() {
+            return Ok(());
+        }
+        if !self.kind.forces_keyframes {
+            self.set_state(gst::State::Null)?;
+            return self.set_state(gst::State::Playing);
+        }
         let event = gst_video::UpstreamForceKeyUnitEvent::builder().all_headers(true).build();
         // Refused only by an element that is shutting down, which the next push finds out.
         self.sink.send_event(event);
+        Ok(())
     }
 }
 
@@ -303,11 +327,13 @@ impl Encoder for Gst {
     fn encode(&mut self, frame: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
         self.canvas.update(frame)?;
         if mode == Mode::Keyframe {
-            self.force_keyframe();
+            self.force_keyframe()?;
         }
-        self.last = frame.captured_at.max(self.last + MIN_STEP);
+        let least = self.last.map_or(Duration::ZERO, |last| last + MIN_STEP);
+        let time = frame.captured_at.max(least);
+        self.last = Some(time);
         let picture = self.picture.make_mut();
-        picture.set_pts(gst::ClockTime::from_nseconds(self.last.as_nanos() as u64));
+        picture.set_pts(gst::ClockTime::from_nseconds(time.as_nanos() as u64));
         let copied = picture.copy_from_slice(0, self.canvas.planes());
         copied.map_err(|_| self.failed())?;
         self.source.push_buffer(self.picture.clone()).map_err(|_| self.failed())?;

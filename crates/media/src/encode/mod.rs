@@ -41,7 +41,8 @@ pub enum Mode {
 /// One encoded picture.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    /// H.264: one Annex B access unit, SPS and PPS before every IDR. VP8: one frame.
+    /// As [`Codec`] says. H.264 has SPS and PPS before every IDR, AV1 a sequence header before every
+    /// keyframe.
     pub payload: Bytes,
     /// Whether a decoder can start here.
     pub keyframe: bool,

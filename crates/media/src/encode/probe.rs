@@ -88,8 +88,12 @@ fn try_out(candidate: &Candidate) -> Result<()> {
         if mode == Mode::Keyframe && !bitstream::is_keyframe(candidate.codec, &encoded.payload) {
             return Err(wrong("makes keyframes that no decoder can start at"));
         }
-        let declared = bitstream::vp8_size(&encoded.payload);
-        if candidate.codec == Codec::Vp8 && encoded.keyframe && declared != Some(SIZE) {
+        let declared = match candidate.codec {
+            Codec::Vp8 => bitstream::vp8_size(&encoded.payload),
+            Codec::Vp9 => bitstream::vp9_size(&encoded.payload),
+            _ => Some(SIZE),
+        };
+        if encoded.keyframe && declared != Some(SIZE) {
             return Err(wrong("encodes pictures of another size than it is given"));
         }
         for row in changed.y..changed.bottom() {

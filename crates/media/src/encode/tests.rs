@@ -27,7 +27,8 @@ fn tolerance(name: &str) -> f64 {
 }
 
 fn codec(name: &str) -> Codec {
-    if name == "vp8enc" { Codec::Vp8 } else { Codec::H264 }
+    let known = super::CANDIDATES.iter().find(|candidate| candidate.name == name);
+    known.expect("a candidate of that name").codec
 }
 
 pub(super) type Color = [u8; 3]; // blue, green, red
@@ -164,8 +165,8 @@ impl Picture {
     /// The color at a pixel, by the definition of the matrix in the limited range.
     pub(super) fn color(&self, name: &str, x: u32, y: u32) -> [f64; 3] {
         let (kr, kb) = match name {
-            "x264" | "vp8enc" => (0.299, 0.114),
-            _ => (0.2126, 0.0722),
+            "openh264enc" => (0.2126, 0.0722),
+            _ => (0.299, 0.114),
         };
         let width = self.size.width as usize;
         let luma = f64::from(self.luma[y as usize * width + x as usize]);
@@ -207,7 +208,11 @@ impl Picture {
 pub(super) fn decode(codec: Codec, stream: &[Bytes]) -> Vec<Picture> {
     gst::init().unwrap();
     let (caps, decoders) = match codec {
-        Codec::Vp8 => ("video/x-vp8", ["vp8dec", "avdec_vp8"].as_slice()),
+        Codec::Vp8 => ("video/x-vp8", ["avdec_vp8", "vp8dec"].as_slice()),
+        Codec::Vp9 => ("video/x-vp9", ["avdec_vp9", "vp9dec"].as_slice()),
+        Codec::Av1 => {
+            ("video/x-av1,stream-format=obu-stream,alignment=tu", ["dav1ddec", "av1dec"].as_slice())
+        }
         _ => (
             "video/x-h264,stream-format=byte-stream,alignment=au",
             ["avdec_h264 max-threads=1", "openh264dec"].as_slice(),
@@ -316,7 +321,12 @@ fn colors_survive() {
 fn odd_sizes_are_padded_to_even() {
     for name in encoders() {
         for (width, height) in [(789, 595), (1, 1), (3839, 1080), (17, 3)] {
-            if name == "openh264enc" && height < 16 {
+            let least = match name {
+                "openh264enc" => 16,
+                "av1enc" => 4,
+                _ => 1,
+            };
+            if height < least {
                 continue; // refused, see `what_an_encoder_cannot_do_is_said`
             }
             let mut screen = Screen::new(width, height);
@@ -362,10 +372,13 @@ fn a_smaller_size_shows_the_whole_picture() {
 fn what_an_encoder_cannot_do_is_said() {
     let refuse = |name: &str, size| {
         let preference = Preference { encoder: Some(name.to_owned()) };
-        super::open(&config(Codec::H264, size), &preference).err().unwrap()
+        let codec = if name == "av1enc" { Codec::Av1 } else { Codec::H264 };
+        super::open(&config(codec, size), &preference).err().unwrap()
     };
-    let tiny = refuse("openh264enc", Size::new(1, 1));
-    assert_eq!(tiny.cause(), Some(Cause::EncoderFailed), "{tiny}");
+    for name in ["openh264enc", "av1enc"] {
+        let tiny = refuse(name, Size::new(1, 1));
+        assert_eq!(tiny.cause(), Some(Cause::EncoderFailed), "{tiny}");
+    }
     if cfg!(feature = "x264") {
         let huge = refuse("x264", Size::new(20_000, 100));
         assert_eq!(huge.cause(), Some(Cause::EncoderFailed), "{huge}");
@@ -448,7 +461,7 @@ fn keyframes_come_when_asked_and_never_else() {
             if name != "openh264enc" || mode == Mode::Keyframe {
                 assert_eq!(key, mode == Mode::Keyframe, "{name}, frame {index}");
             }
-            if codec(name) == Codec::Vp8 {
+            if codec(name) != Codec::H264 {
                 continue;
             }
             let kinds = kinds(&encoded.payload);
