@@ -13,5 +13,7 @@ pub mod demo;
 pub mod encode;
 mod frame;
 pub mod pipeline;
+mod wake;
+pub mod windows;
 
 pub use frame::Frame;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use spaceport_types::{Bounds, Error, Kind, Result, Suspension, Target};
 
 use crate::Frame;
+use crate::windows::Windows;
 
 /// Something that can be watched: a display, a window, a generated pattern.
 ///
@@ -78,6 +79,8 @@ pub struct Config {
     pub display: Option<String>,
     /// The framebuffer file of that display's server, where we started it with `-fbdir`.
     pub framebuffer: Option<PathBuf>,
+    /// The windows of that display; without them no window can be captured.
+    pub windows: Option<Windows>,
     /// What the test pattern looks like.
     pub pattern: pattern::Config,
 }
@@ -86,7 +89,8 @@ pub struct Config {
 ///
 /// # Errors
 ///
-/// `not_found` for a display that is not this Space's, `host_capability_missing` for one that
+/// `not_found` for a display or window that is not this Space's, `precondition_failed` for another
+/// epoch of a window than the current one, `host_capability_missing` for one that
 /// cannot be read at all, `stream` with cause `capture_failed` for one that cannot be read now.
 pub fn open(target: &Target, config: &Config, max_fps: u32) -> Result<Box<dyn Source>> {
     match target {
@@ -98,6 +102,18 @@ pub fn open(target: &Target, config: &Config, max_fps: u32) -> Result<Box<dyn So
             };
             let display = x11::resolve(config.display.as_deref(), display_id)?;
             Ok(Box::new(x11::Desktop::open(Some(&display), &options)?))
+        }
+        Target::Window { handle, epoch } => {
+            let Some(windows) = &config.windows else {
+                let message = format!("{target} cannot be captured: this Space has no windows");
+                return Err(
+                    Error::new(Kind::CapabilityMissing, message).hint("Stream the whole display")
+                );
+            };
+            let native = windows.native(handle, *epoch)?;
+            let options = x11::Options::default();
+            let display = config.display.as_deref();
+            Ok(Box::new(x11::Toplevel::open(display, handle, native, &options)?))
         }
         Target::TestPattern => Ok(Box::new(pattern::TestPattern::new(config.pattern))),
         other => Err(Error::new(Kind::CapabilityMissing, format!("{other} cannot be captured"))),

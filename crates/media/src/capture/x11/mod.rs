@@ -13,6 +13,7 @@ mod facts;
 mod pixels;
 #[cfg(test)]
 pub(crate) mod tests;
+mod window;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ use x11rb::rust_connection::RustConnection;
 
 pub use facts::{DisplayInfo, Extension, Facts, check, displays};
 pub use pixels::Method;
+pub(crate) use window::Toplevel;
 
 use super::Source;
 use crate::Frame;
@@ -313,6 +315,14 @@ impl Rows {
         Self { hashes: vec![0; height], changed: vec![false; height] }
     }
 
+    /// The rows of a picture, none of them changed.
+    fn of(pixels: &[u8], stride: usize, size: Size) -> Self {
+        let mut rows = Self::new(size);
+        rows.compare(pixels, stride, size.width);
+        rows.changed.fill(false);
+        rows
+    }
+
     /// Compares the rows of `pixels`, of which the first `width` pixels count.
     fn compare(&mut self, pixels: &[u8], stride: usize, width: u32) {
         let rows = self.hashes.iter_mut().zip(&mut self.changed);
@@ -413,7 +423,7 @@ fn id_of(display: &ParsedDisplay, screen: u16) -> String {
 }
 
 /// Connects, and says which screen is meant and what its id is.
-fn connect(display: Option<&str>) -> Result<(RustConnection, usize, String)> {
+pub(crate) fn connect(display: Option<&str>) -> Result<(RustConnection, usize, String)> {
     let parsed = parse(display)?;
     let id = id_of(&parsed, parsed.screen);
     let (conn, screen) = RustConnection::connect(Some(&id)).map_err(|error| match error {
@@ -453,17 +463,17 @@ fn check_format(conn: &RustConnection, screen: &Screen, id: &str) -> Result<()> 
         .hint("Start the X server with depth 24, for example `Xvfb :1 -screen 0 1920x1080x24`"))
 }
 
-fn root_size(conn: &RustConnection, root: Window) -> Result<Size, ReplyError> {
+pub(crate) fn root_size(conn: &RustConnection, root: Window) -> Result<Size, ReplyError> {
     let geometry = conn.get_geometry(root)?.reply()?;
     Ok(Size::new(geometry.width.into(), geometry.height.into()))
 }
 
-fn has(conn: &RustConnection, extension: &'static str) -> Result<bool, ReplyError> {
+pub(crate) fn has(conn: &RustConnection, extension: &'static str) -> Result<bool, ReplyError> {
     use x11rb::connection::RequestConnection;
     Ok(conn.extension_information(extension)?.is_some())
 }
 
-fn generate_id(conn: &RustConnection) -> Result<u32, ConnectionError> {
+pub(crate) fn generate_id(conn: &RustConnection) -> Result<u32, ConnectionError> {
     use x11rb::errors::ReplyOrIdError;
     conn.generate_id().map_err(|error| match error {
         ReplyOrIdError::ConnectionError(error) => error,
@@ -473,7 +483,7 @@ fn generate_id(conn: &RustConnection) -> Result<u32, ConnectionError> {
 }
 
 /// What a failed request means: nearly always, that the server is gone.
-fn lost(id: &str, error: ReplyError) -> Error {
+pub(crate) fn lost(id: &str, error: ReplyError) -> Error {
     let message = match &error {
         ReplyError::X11Error(error) => {
             format!("the X display `{id}` refused a request ({:?})", error.error_kind)

@@ -138,6 +138,14 @@ impl Reader {
         }
     }
 
+    /// The memory itself, where it can be drawn on, and something to draw with.
+    pub(super) fn canvas(&self) -> Option<(Pixmap, Gcontext)> {
+        match self.pixels {
+            Pixels::SharedPixmap { pixmap, gc, .. } => Some((pixmap, gc)),
+            _ => None,
+        }
+    }
+
     /// Gives back what the server holds for us.
     pub(super) fn close(&self, conn: &RustConnection) -> Result<(), ConnectionError> {
         match &self.pixels {
@@ -292,7 +300,7 @@ fn shared_pixmap(
     // Without IncludeInferiors the root window's children would be cut out of the copy.
     let values =
         CreateGCAux::new().subwindow_mode(SubwindowMode::INCLUDE_INFERIORS).graphics_exposures(0);
-    conn.create_gc(gc, root, &values)?;
+    conn.create_gc(gc, pixmap, &values)?;
     Ok((pixmap, gc))
 }
 
