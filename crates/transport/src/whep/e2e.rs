@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 
 use super::driver::now;
 use super::http::{Call, Gate, Grant, State};
-use super::packetize::tests::depacketize_h264;
+use super::packetize::tests::{depacketize_av1, depacketize_h264, depacketize_vp9};
 use super::{Config, Endpoint, bind, http};
 
 /// Longer than any step takes on a busy machine; nothing waits for it to pass.
@@ -206,7 +206,11 @@ impl Client {
             _ => config.codec_config().add_config(
                 101.into(),
                 Some(102.into()),
-                str0m::format::Codec::Vp8,
+                match codec {
+                    Codec::Vp9 => str0m::format::Codec::Vp9,
+                    Codec::Av1 => str0m::format::Codec::Av1,
+                    _ => str0m::format::Codec::Vp8,
+                },
                 Frequency::NINETY_KHZ,
                 None,
                 str0m::format::FormatParams::default(),
@@ -469,6 +473,61 @@ fn vp8_pictures_are_counted_per_viewer() {
     }
     let next = |picture: u16| (picture + 1) & 0x7fff;
     assert_eq!(pictures, [pictures[0], next(pictures[0]), next(next(pictures[0]))]);
+}
+
+#[test]
+fn vp9_pictures_are_counted_per_viewer_and_keyframes_say_their_size() {
+    let server = Server::start(&[Codec::H264, Codec::Vp9]);
+    let mut clients = [Client::new(Codec::Vp9), Client::new(Codec::Vp9)];
+    for client in &mut clients {
+        client.join(&server);
+    }
+    assert!(clients[0].answer.contains("a=rtpmap:101 VP9/90000\r\n"), "{}", clients[0].answer);
+    let publisher = server.publisher();
+    assert_eq!(publisher.codec(), Codec::Vp9);
+    let [one, other] = &mut clients;
+    for index in 0..3 {
+        let frame = vec![index; 3_000];
+        publish(&publisher, index == 0, Duration::from_millis(20 * u64::from(index)), frame);
+        one.play("a frame", |one| {
+            other.turn();
+            let count = usize::from(index) + 1;
+            one.frames().len() == count && other.frames().len() == count
+        });
+    }
+    let ids = clients.map(|client| {
+        let frames = client.frames().into_iter().enumerate().map(|(index, packets)| {
+            let (id, predicted, size, frame) =
+                depacketize_vp9(packets.iter().map(|packet| &*packet.payload));
+            assert_eq!(frame, vec![index as u8; 3_000]);
+            assert_eq!(predicted, index > 0);
+            let said = (index == 0).then_some(spaceport_types::Size::new(64, 64));
+            assert_eq!(size, said);
+            id
+        });
+        frames.collect::<Vec<_>>()
+    });
+    let next = |picture: u16| (picture + 1) & 0x7fff;
+    for ids in &ids {
+        assert_eq!(ids[1..], [next(ids[0]), next(next(ids[0]))]);
+    }
+}
+
+#[test]
+fn av1_arrives_without_its_delimiters() {
+    let server = Server::start(&[Codec::Av1]);
+    let mut client = Client::new(Codec::Av1);
+    client.join(&server);
+    assert!(client.answer.contains("a=rtpmap:101 AV1/90000\r\n"), "{}", client.answer);
+    let publisher = server.publisher();
+    let obu = |kind: u8, body: &[u8]| [&[kind << 3 | 2, body.len() as u8][..], body].concat();
+    let unit = [obu(2, &[]), obu(1, &[7; 11]), obu(6, &[9; 100])].concat();
+    publish(&publisher, true, Duration::ZERO, unit);
+    client.play("the keyframe", |client| client.frames().len() == 1);
+    let frames = client.frames();
+    let read = depacketize_av1(frames[0].iter().map(|packet| &*packet.payload));
+    let bare = |kind: u8, body: &[u8]| [&[kind << 3][..], body].concat();
+    assert_eq!(read, (true, vec![bare(1, &[7; 11]), bare(6, &[9; 100])]));
 }
 
 #[test]

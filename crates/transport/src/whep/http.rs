@@ -183,7 +183,7 @@ fn no_codec(offer: &offer::Offer, available: &[Codec]) -> Error {
     Error::because(Cause::NoDecoder, "the offer has no video codec that this machine can encode")
         .with("available", can)
         .with("offered", offered)
-        .hint("Offer to receive H.264 (packetization mode 1) or VP8, or watch over WebSocket")
+        .hint("Offer to receive H.264 (packetization mode 1), VP8, VP9 or AV1, or watch over WebSocket")
 }
 
 async fn patch(

@@ -101,9 +101,12 @@ pub struct Choice {
     codec: Codec,
     section: usize,
     payload_type: u8,
+    /// Where it stands among the section's formats, the most wanted of which is the first.
+    place: usize,
     /// The payload type of its retransmissions (RFC 4588).
     rtx: Option<u8>,
-    /// `profile-level-id` of H.264 (RFC 6184 §8.1), and whether the offer names mode 1.
+    /// `profile-level-id` of H.264 (RFC 6184 §8.1), `profile-id` of VP9 (RFC 9628 §7), or `profile`
+    /// of AV1; and the packetization mode that the offer names, of H.264.
     profile: Option<u32>,
     mode: Option<u8>,
 }
@@ -132,7 +135,7 @@ impl Choice {
         self.profile.unwrap_or(BASELINE_LEVEL_1)
     }
 
-    /// How well it suits; lower is better, `None` is unusable.
+    /// How well it suits among those of its codec; lower is better, `None` is unusable.
     fn rank(&self) -> Option<u32> {
         match self.codec {
             Codec::H264 => {
@@ -155,7 +158,9 @@ impl Choice {
                 };
                 Some(unsaid + distance)
             }
-            Codec::Vp8 => Some(100),
+            // Their first profile, with 8 bits and 4:2:0, is the one that is encoded.
+            Codec::Vp9 | Codec::Av1 => (self.profile.unwrap_or(0) == 0).then_some(0),
+            Codec::Vp8 => Some(0),
             _ => None,
         }
     }
@@ -256,13 +261,30 @@ pub fn inspect(sdp: &str) -> Result<Offer> {
 
 impl Offer {
     /// Everything this viewer can be sent, best first.
+    ///
+    /// Codecs come in the offer's order, but for H.264, which comes first: it costs a fraction of
+    /// the others, and the VP8 at the head of every browser's own order says nothing about what its
+    /// page wants. VP9 or AV1 is at the head only where someone put it there, and then the order
+    /// stands.
     pub fn choices(&self) -> impl Iterator<Item = &Choice> {
         let codecs = self.sections.iter().filter(|section| section.receives);
         let mut choices: Vec<_> = codecs
             .flat_map(|section| &section.codecs)
             .filter_map(|choice| Some((choice.rank()?, choice)))
             .collect();
-        choices.sort_by_key(|&(rank, _)| rank);
+        choices.sort_by_key(|&(_, choice)| (choice.section, choice.place));
+        let mut order: Vec<Codec> = Vec::new();
+        for &(_, choice) in &choices {
+            if !order.contains(&choice.codec) {
+                order.push(choice.codec);
+            }
+        }
+        if !matches!(order.first(), Some(Codec::Vp9 | Codec::Av1)) {
+            order.sort_by_key(|&codec| codec != Codec::H264);
+        }
+        choices.sort_by_key(|&(rank, choice)| {
+            (order.iter().position(|&codec| codec == choice.codec), rank)
+        });
         choices.into_iter().map(|(_, choice)| choice)
     }
 
@@ -388,7 +410,12 @@ impl Choice {
     /// The attributes of a video section that offers nothing else.
     fn describe(&self, sdp: &mut String) {
         let pt = self.payload_type;
-        let name = if self.codec == Codec::H264 { "H264" } else { "VP8" };
+        let name = match self.codec {
+            Codec::H264 => "H264",
+            Codec::Vp9 => "VP9",
+            Codec::Av1 => "AV1",
+            _ => "VP8",
+        };
         line(sdp, "a=recvonly\r\na=rtcp-mux");
         line(sdp, format_args!("a=rtpmap:{pt} {name}/90000"));
         // No congestion feedback: the rate is not yet adapted to it, and every viewer would send
@@ -396,15 +423,19 @@ impl Choice {
         for feedback in ["nack", "nack pli", "ccm fir"] {
             line(sdp, format_args!("a=rtcp-fb:{pt} {feedback}"));
         }
-        if self.codec == Codec::H264 {
-            let profile = self.profile();
-            line(
-                sdp,
-                format_args!(
-                    "a=fmtp:{pt} level-asymmetry-allowed=1;packetization-mode=1;\
-                     profile-level-id={profile:06x}"
-                ),
-            );
+        match self.codec {
+            Codec::H264 => {
+                let profile = self.profile();
+                line(
+                    sdp,
+                    format_args!(
+                        "a=fmtp:{pt} level-asymmetry-allowed=1;packetization-mode=1;\
+                         profile-level-id={profile:06x}"
+                    ),
+                );
+            }
+            Codec::Vp9 => line(sdp, format_args!("a=fmtp:{pt} profile-id=0")),
+            _ => {}
         }
         if let Some(rtx) = self.rtx {
             line(sdp, format_args!("a=rtpmap:{rtx} rtx/90000\r\na=fmtp:{rtx} apt={pt}"));
@@ -611,7 +642,6 @@ impl<'a> Builder<'a> {
 
     /// The whole section; what it does not say itself, the session says for it.
     fn build(self, section: usize, session: &Common, bundle: &[&str]) -> Section {
-        let offered = |pt: u8| self.formats.iter().any(|format| format.parse() == Ok(pt));
         let mut codecs: Vec<Choice> = Vec::new();
         for &(payload_type, mapping) in &self.mappings {
             let (name, rest) = mapping.split_once('/').unwrap_or((mapping, ""));
@@ -620,21 +650,32 @@ impl<'a> Builder<'a> {
                 _ if clock.trim() != "90000" => continue,
                 name if name.eq_ignore_ascii_case("H264") => Codec::H264,
                 name if name.eq_ignore_ascii_case("VP8") => Codec::Vp8,
+                name if name.eq_ignore_ascii_case("VP9") => Codec::Vp9,
+                name if name.eq_ignore_ascii_case("AV1") => Codec::Av1,
                 _ => continue,
             };
             let known = codecs.iter().any(|choice| choice.payload_type == payload_type);
-            if known || !is_usable(payload_type) || !offered(payload_type) {
+            let Some(place) = self.place(payload_type) else { continue };
+            if known || !is_usable(payload_type) {
                 continue;
             }
             let parameters = self.parameters(payload_type);
+            // An unreadable number of a profile is none that is known.
+            let number =
+                |name| parameter(parameters, name).map(|it| it.parse().unwrap_or(u32::MAX));
             codecs.push(Choice {
                 codec,
                 section,
                 payload_type,
-                rtx: self.retransmission(payload_type).filter(|&rtx| offered(rtx)),
-                profile: parameter(parameters, "profile-level-id")
-                    .and_then(|profile| u32::from_str_radix(profile, 16).ok())
-                    .filter(|&profile| profile <= 0xff_ff_ff),
+                place,
+                rtx: self.retransmission(payload_type).filter(|&rtx| self.place(rtx).is_some()),
+                profile: match codec {
+                    Codec::Vp9 => number("profile-id"),
+                    Codec::Av1 => number("profile"),
+                    _ => parameter(parameters, "profile-level-id")
+                        .and_then(|profile| u32::from_str_radix(profile, 16).ok())
+                        .filter(|&profile| profile <= 0xff_ff_ff),
+                },
                 mode: parameter(parameters, "packetization-mode")
                     .map(|mode| mode.parse().unwrap_or(u8::MAX)),
             });
@@ -663,6 +704,11 @@ impl<'a> Builder<'a> {
             fingerprint: common.fingerprint,
             setup: common.setup,
         }
+    }
+
+    /// Where a payload type stands among the section's formats, if it does.
+    fn place(&self, payload_type: u8) -> Option<usize> {
+        self.formats.iter().position(|format| format.parse() == Ok(payload_type))
     }
 
     fn parameters(&self, payload_type: u8) -> &'a str {
@@ -906,6 +952,37 @@ pub(super) mod tests {
     fn firefox_without_its_plug_in_gets_vp8() {
         let choice = best(&browser(&[FIREFOX])).unwrap();
         assert_eq!((choice.codec, choice.payload_type, choice.rtx), (Codec::Vp8, 120, Some(124)));
+    }
+
+    #[test]
+    fn an_order_that_someone_chose_stands() {
+        let order = |formats: &str| {
+            let attributes = "a=rtpmap:100 VP8/90000
+                a=rtpmap:101 VP9/90000
+                a=fmtp:101 profile-id=0
+                a=rtpmap:102 VP9/90000
+                a=fmtp:102 profile-id=2
+                a=rtpmap:103 H264/90000
+                a=fmtp:103 packetization-mode=1;profile-level-id=64001f
+                a=rtpmap:104 AV1/90000
+                a=fmtp:104 level-idx=5;profile=0;tier=0
+                a=rtpmap:105 AV1/90000
+                a=fmtp:105 level-idx=5;profile=1;tier=0
+                a=rtpmap:106 H264/90000
+                a=fmtp:106 packetization-mode=1;profile-level-id=42e01f";
+            let sdp = browser(&[&format!("m=video 9 UDP/TLS/RTP/SAVPF {formats}\n{attributes}")]);
+            let choices = inspect(&sdp).unwrap();
+            choices.choices().map(|choice| choice.payload_type).collect::<Vec<_>>()
+        };
+        // As browsers have it on their own: H.264 costs least, then as they like it.
+        assert_eq!(order("100 101 102 103 104 105 106"), [106, 103, 100, 101, 104]);
+        assert_eq!(order("100 104 101"), [100, 104, 101]);
+        assert_eq!(order("103 101 100 106"), [106, 103, 101, 100]);
+        // As a page has it that asked for it.
+        assert_eq!(order("104 101 100 103 106"), [104, 101, 100, 106, 103]);
+        assert_eq!(order("101 106 103 100"), [101, 106, 103, 100]);
+        // What cannot be encoded is no preference.
+        assert_eq!(order("102 105 100 103"), [103, 100]);
     }
 
     #[test]

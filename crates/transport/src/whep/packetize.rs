@@ -1,14 +1,16 @@
 //! One encoded frame to RTP payloads, once for all viewers.
 //!
-//! H.264 follows RFC 6184 in packetization mode 1 (single NAL unit, STAP-A, FU-A), VP8 follows
-//! RFC 7741 with a 15-bit picture id that each viewer overwrites with its own count. Payloads are
-//! shared: a hundred viewers of a frame hold a hundred references to the same bytes.
+//! H.264 follows RFC 6184 in packetization mode 1 (single NAL unit, STAP-A, FU-A), VP8 RFC 7741,
+//! VP9 RFC 9628 in non-flexible mode without layers, AV1 the RTP payload format of AOM. VP8 and VP9
+//! have a 15-bit picture id that each viewer overwrites with its own count. Payloads are shared: a
+//! hundred viewers of a frame hold a hundred references to the same bytes, but for VP9, where the
+//! picture id makes them copies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spaceport_types::{Codec, Packet};
+use spaceport_types::{Codec, Packet, Size};
 
 /// The RTP payloads of one frame, in sending order.
 pub(super) type Payloads = Arc<[Arc<[u8]>]>;
@@ -55,7 +57,7 @@ impl Packetizer {
         if let Some(recent) = self.recent.iter().rev().find(same) {
             return Arc::clone(&recent.payloads);
         }
-        let payloads: Payloads = packetize(packet.codec, frame).into();
+        let payloads: Payloads = packetize(packet).into();
         self.bytes += frame.len();
         self.recent.push_back(Recent { frame: frame.clone(), payloads: Arc::clone(&payloads) });
         while self.recent.len() > RECENT_FRAMES || self.bytes > RECENT_BYTES {
@@ -66,11 +68,17 @@ impl Packetizer {
     }
 }
 
-/// Cuts `frame` into RTP payloads of at most [`MAX_PAYLOAD`] bytes.
-fn packetize(codec: Codec, frame: &[u8]) -> Vec<Arc<[u8]>> {
-    match codec {
+/// Cuts a frame into RTP payloads of at most [`MAX_PAYLOAD`] bytes.
+fn packetize(packet: &Packet) -> Vec<Arc<[u8]>> {
+    let frame = &packet.payload;
+    match packet.codec {
         Codec::H264 => h264(frame),
         Codec::Vp8 => vp8(frame),
+        Codec::Vp9 => {
+            let size = packet.geometry.frame_size.padded_to_even();
+            vp9(frame, packet.keyframe.then_some(size))
+        }
+        Codec::Av1 => av1(frame, packet.keyframe),
         _ => Vec::new(),
     }
 }
@@ -175,6 +183,150 @@ fn vp8(frame: &[u8]) -> Vec<Arc<[u8]>> {
     parts.enumerate().map(cut).collect()
 }
 
+/// One VP9 frame, of which a keyframe says its `size`; its picture id is zero until a viewer sets
+/// it.
+fn vp9(frame: &[u8], size: Option<Size>) -> Vec<Arc<[u8]>> {
+    let parts = even_chunks(frame, MAX_PAYLOAD - VP9_DESCRIPTOR - VP9_STRUCTURE);
+    let last = parts.len().saturating_sub(1);
+    let cut = |(index, part): (usize, &[u8])| {
+        let mut payload = Vec::with_capacity(VP9_DESCRIPTOR + VP9_STRUCTURE + part.len());
+        // RFC 9628 §4.2: I, P where it is predicted from other frames, B and E on the first and
+        // the last packet, V before a scalability structure; then a picture id of 15 bits.
+        let mut first = VP9_PICTURE_ID;
+        if size.is_none() {
+            first |= VP9_PREDICTED;
+        }
+        if index == 0 {
+            first |= VP9_BEGIN;
+        }
+        if index == last {
+            first |= VP9_END;
+        }
+        let structure = size.filter(|_| index == 0);
+        if structure.is_some() {
+            first |= VP9_STRUCTURED;
+        }
+        payload.extend_from_slice(&[first, 0x80, 0x00]);
+        if let Some(Size { width, height }) = structure {
+            // §4.2.1: one layer, Y, no picture group.
+            payload.push(0x10);
+            for side in [width, height] {
+                payload.extend_from_slice(&u16::try_from(side).unwrap_or(u16::MAX).to_be_bytes());
+            }
+        }
+        payload.extend_from_slice(part);
+        payload.into()
+    };
+    parts.enumerate().map(cut).collect()
+}
+
+/// A payload of VP9 with the picture id of one viewer.
+pub(super) fn with_vp9_picture_id(payload: &[u8], id: u16) -> Arc<[u8]> {
+    let mut copy: Arc<[u8]> = payload.into();
+    if let Some(bytes) = Arc::get_mut(&mut copy).and_then(|copy| copy.get_mut(1..3)) {
+        bytes.copy_from_slice(&(id | 0x8000).to_be_bytes());
+    }
+    copy
+}
+
+/// One temporal unit of AV1: its OBUs without their sizes, and without the temporal delimiter (RTP
+/// payload format for AV1, 4 and 5).
+fn av1(unit: &[u8], keyframe: bool) -> Vec<Arc<[u8]>> {
+    let mut data = Vec::with_capacity(unit.len());
+    let mut ends = Vec::new();
+    let mut rest = unit;
+    while !rest.is_empty() {
+        let Some(obu) = Obu::split(&mut rest) else { return Vec::new() };
+        if !matches!(obu.kind(), OBU_TEMPORAL_DELIMITER | OBU_TILE_LIST | OBU_PADDING) {
+            data.push(obu.header[0] & !OBU_HAS_SIZE);
+            data.extend_from_slice(&obu.header[1..]);
+            data.extend_from_slice(obu.body);
+            ends.push(data.len());
+        }
+    }
+    // Packets equally long, each with its header and two bytes for the length of every element.
+    let size = data.len() + AV1_LENGTH * ends.len();
+    let parts = size.div_ceil(MAX_PAYLOAD - 1 - AV1_LENGTH).max(1);
+    let room = size.div_ceil(parts) + AV1_LENGTH;
+    let mut payloads = Vec::with_capacity(parts + 1);
+    let (mut at, mut next, mut open) = (0, 0, false);
+    while let Some(&end) = ends.get(next) {
+        let mut first = if open { AV1_CONTINUES } else { 0 };
+        if keyframe && payloads.is_empty() {
+            first |= AV1_NEW_SEQUENCE;
+        }
+        let (mut end, mut used) = (end, 0);
+        let mut elements = Vec::new();
+        while used + AV1_LENGTH < room {
+            let part = (end - at).min(room - used - AV1_LENGTH);
+            elements.push(&data[at..at + part]);
+            used += AV1_LENGTH + part;
+            at += part;
+            open = at < end;
+            if open {
+                first |= AV1_GOES_ON;
+                break;
+            }
+            next += 1;
+            let Some(&following) = ends.get(next) else { break };
+            end = following;
+        }
+        // With up to three elements, their number says which is the last; that has no length.
+        let counted = elements.len() <= 3;
+        if counted {
+            first |= (elements.len() as u8) << 4;
+        }
+        let mut payload = Vec::with_capacity(1 + used);
+        payload.push(first);
+        for (index, element) in elements.iter().enumerate() {
+            if !counted || index + 1 < elements.len() {
+                leb128(element.len(), &mut payload);
+            }
+            payload.extend_from_slice(element);
+        }
+        payloads.push(payload.into());
+    }
+    payloads
+}
+
+/// One OBU of the low-overhead format (AV1 5.3), whose header may have an extension.
+struct Obu<'a> {
+    header: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Obu<'a> {
+    fn kind(&self) -> u8 {
+        self.header[0] >> 3 & 0x0f
+    }
+
+    /// Takes the first OBU off `data`.
+    fn split(data: &mut &'a [u8]) -> Option<Self> {
+        let &first = data.first()?;
+        let (header, mut rest) =
+            data.split_at_checked(if first & OBU_HAS_EXTENSION == 0 { 1 } else { 2 })?;
+        let mut length = rest.len();
+        if first & OBU_HAS_SIZE != 0 {
+            // leb128; what does not fit eight bytes fits no frame.
+            let digits = rest.iter().take(8).position(|byte| byte & 0x80 == 0)? + 1;
+            let (size, after) = rest.split_at(digits);
+            length = size.iter().rev().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f));
+            rest = after;
+        }
+        let (body, after) = rest.split_at_checked(length)?;
+        *data = after;
+        Some(Self { header, body })
+    }
+}
+
+fn leb128(mut value: usize, bytes: &mut Vec<u8>) {
+    while value >= 0x80 {
+        bytes.push(value as u8 & 0x7f | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
 /// `data` in the fewest parts of at most `max` bytes, all but the last equally long.
 ///
 /// Equal lengths let the kernel take the whole frame as one segmented datagram, and spare a frame
@@ -248,11 +400,34 @@ const FU_END: u8 = 0x40;
 /// Required octet, extension octet, two of picture id.
 const VP8_DESCRIPTOR: usize = 4;
 
+/// Required octet, two of picture id.
+const VP9_DESCRIPTOR: usize = 3;
+/// Octet of flags, two sides.
+const VP9_STRUCTURE: usize = 5;
+const VP9_PICTURE_ID: u8 = 0x80;
+const VP9_PREDICTED: u8 = 0x40;
+const VP9_BEGIN: u8 = 0x08;
+const VP9_END: u8 = 0x04;
+const VP9_STRUCTURED: u8 = 0x02;
+
+const OBU_TEMPORAL_DELIMITER: u8 = 2;
+const OBU_TILE_LIST: u8 = 8;
+const OBU_PADDING: u8 = 15;
+const OBU_HAS_EXTENSION: u8 = 0x04;
+const OBU_HAS_SIZE: u8 = 0x02;
+
+/// Of the aggregation header: Z, Y and N.
+const AV1_CONTINUES: u8 = 0x80;
+const AV1_GOES_ON: u8 = 0x40;
+const AV1_NEW_SEQUENCE: u8 = 0x08;
+/// The length of an element, in bytes; no packet holds what needs a third.
+const AV1_LENGTH: usize = 2;
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::time::Duration;
 
-    use spaceport_types::{Bounds, Geometry, Size};
+    use spaceport_types::{Bounds, Geometry};
 
     use super::*;
 
@@ -375,6 +550,151 @@ pub(super) mod tests {
             assert_eq!(whole, frame);
         }
         assert!(vp8(&[]).is_empty());
+    }
+
+    /// Puts a VP9 frame back together, as an independent reading of RFC 9628. Returns its picture id,
+    /// whether it is predicted, its size, and the frame.
+    pub(in super::super) fn depacketize_vp9<'a>(
+        payloads: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (u16, bool, Option<Size>, Vec<u8>) {
+        let payloads: Vec<_> = payloads.into_iter().collect();
+        let (mut ids, mut predicted, mut size, mut frame) =
+            (Vec::new(), Vec::new(), None, Vec::new());
+        for (index, payload) in payloads.iter().enumerate() {
+            let flag = |bit: u8| payload[0] >> bit & 1 == 1;
+            assert!(flag(7) && !flag(5) && !flag(4), "I, no layers, not flexible");
+            assert_eq!((flag(3), flag(2)), (index == 0, index + 1 == payloads.len()), "B and E");
+            assert_eq!(payload[1] >> 7, 1, "15 bits");
+            ids.push(u16::from_be_bytes([payload[1] & 0x7f, payload[2]]));
+            predicted.push(flag(6));
+            let mut rest = &payload[3..];
+            if flag(1) {
+                assert_eq!(rest[0], 0b0001_0000, "one layer, with its size");
+                let side = |at: usize| u32::from(u16::from_be_bytes([rest[at], rest[at + 1]]));
+                size = Some(Size::new(side(1), side(3)));
+                rest = &rest[5..];
+            }
+            frame.extend_from_slice(rest);
+        }
+        assert!(
+            ids.iter().all(|&id| id == ids[0]) && predicted.iter().all(|&it| it == predicted[0])
+        );
+        (ids[0], predicted[0], size, frame)
+    }
+
+    #[test]
+    fn a_vp9_frame_begins_and_ends_once_and_a_keyframe_says_its_size() {
+        for length in [1, 1112, 1113, 40_000] {
+            let frame: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+            for size in [None, Some(Size::new(1920, 1080))] {
+                let payloads = vp9(&frame, size);
+                assert!(payloads.iter().all(|payload| payload.len() <= MAX_PAYLOAD));
+                let numbered: Vec<_> =
+                    payloads.iter().map(|payload| with_vp9_picture_id(payload, 0x1234)).collect();
+                let read = depacketize_vp9(numbered.iter().map(|payload| &**payload));
+                assert_eq!(read, (0x1234, size.is_none(), size, frame.clone()));
+            }
+        }
+        assert!(vp9(&[], None).is_empty());
+        assert_eq!(with_vp9_picture_id(&[1], 7)[..], [1], "too short to have one");
+    }
+
+    /// Puts the OBUs of a temporal unit back together, as an independent reading of the RTP payload
+    /// format.
+    pub(in super::super) fn depacketize_av1<'a>(
+        payloads: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (bool, Vec<Vec<u8>>) {
+        let (mut obus, mut open, mut new): (Vec<Vec<u8>>, _, _) = (Vec::new(), false, Vec::new());
+        for payload in payloads {
+            let (z, y, w) = (payload[0] >> 7 == 1, payload[0] >> 6 & 1 == 1, payload[0] >> 4 & 3);
+            new.push(payload[0] >> 3 & 1 == 1);
+            assert_eq!(payload[0] & 7, 0);
+            assert_eq!(z, open, "an element goes on that was not open, or the other way round");
+            let mut rest = &payload[1..];
+            let mut count = 0;
+            while !rest.is_empty() {
+                count += 1;
+                let mut length = rest.len();
+                if count != w {
+                    length = usize::from(rest[0] & 0x7f);
+                    let long = rest[0] & 0x80 != 0;
+                    if long {
+                        assert_eq!(rest[1] & 0x80, 0);
+                        length |= usize::from(rest[1]) << 7;
+                    }
+                    rest = &rest[1 + usize::from(long)..];
+                }
+                let (element, after) = rest.split_at(length);
+                assert!(!element.is_empty());
+                rest = after;
+                match obus.last_mut() {
+                    Some(obu) if z && count == 1 => obu.extend_from_slice(element),
+                    _ => obus.push(element.to_vec()),
+                }
+            }
+            assert!(w == 0 || w == count, "{count} elements, not {w}");
+            open = y;
+        }
+        assert!(!open, "the last element is not whole");
+        assert!(new[1..].iter().all(|new| !new), "only the first packet begins a sequence");
+        (new[0], obus)
+    }
+
+    /// An OBU with and without its size.
+    fn obu(kind: u8, length: usize) -> [Vec<u8>; 2] {
+        let body: Vec<u8> = (0..length).map(|index| (index % 253) as u8).collect();
+        let mut sized = vec![kind << 3 | 2];
+        leb128(length, &mut sized);
+        sized.extend_from_slice(&body);
+        [sized, [vec![kind << 3], body].concat()]
+    }
+
+    #[test]
+    fn a_temporal_unit_goes_without_sizes_and_delimiter() {
+        for frame in
+            [0, 1, 1100, 1104, 1105, 1106, 1117, 1118, 1119, 1120, 2232, 2233, 2234, 70_000]
+        {
+            let (delimiter, sequence, frame) = (obu(2, 0), obu(1, 12), obu(6, frame));
+            let unit = [&delimiter[0][..], &sequence[0], &frame[0]].concat();
+            let payloads = av1(&unit, true);
+            assert!(payloads.iter().all(|payload| payload.len() <= MAX_PAYLOAD));
+            let read = depacketize_av1(payloads.iter().map(|payload| &**payload));
+            assert_eq!(read, (true, vec![sequence[1].clone(), frame[1].clone()]));
+            assert!(payloads.len() <= (unit.len() + 4).div_ceil(MAX_PAYLOAD - 3), "{}", unit.len());
+            let payloads = av1(&[&delimiter[0][..], &frame[0]].concat(), false);
+            let read = depacketize_av1(payloads.iter().map(|payload| &**payload));
+            assert_eq!(read, (false, vec![frame[1].clone()]));
+        }
+    }
+
+    #[test]
+    fn many_obus_and_extensions_stay_apart() {
+        let mut unit = Vec::new();
+        let mut expected = Vec::new();
+        for length in [3, 130, 0, 700, 5, 5, 5, 1200, 1] {
+            let [sized, bare] = obu(4, length);
+            // With an extension, of which the size comes after.
+            unit.extend_from_slice(&[sized[0] | 4, 0x28]);
+            unit.extend_from_slice(&sized[1..]);
+            expected.push([&[bare[0] | 4, 0x28][..], &bare[1..]].concat());
+        }
+        // The last may be without its size.
+        unit.extend_from_slice(&[6 << 3, 1, 2, 3]);
+        expected.push(vec![6 << 3, 1, 2, 3]);
+        let payloads = av1(&unit, false);
+        assert_eq!(depacketize_av1(payloads.iter().map(|payload| &**payload)), (false, expected));
+    }
+
+    #[test]
+    fn what_is_no_temporal_unit_is_not_sent() {
+        let whole = [obu(2, 0)[0].clone(), obu(6, 40)[0].clone()].concat();
+        assert_eq!(av1(&whole, false).len(), 1);
+        assert!(av1(&whole[..whole.len() - 1], false).is_empty(), "cut off");
+        for nothing in
+            [&[][..], &[0x12, 0], &[0x32], &[0x36], &[0x32, 0xff, 0xff, 0xff, 0xff, 0xff]]
+        {
+            assert!(av1(nothing, true).is_empty(), "{nothing:?}");
+        }
     }
 
     pub(in super::super) fn packet(codec: Codec, payload: Vec<u8>) -> Packet {

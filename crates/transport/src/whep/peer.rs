@@ -21,7 +21,7 @@ use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc};
 
 use super::clock::Clock;
 use super::offer::{Choice, Credentials, Fragment, Offer, restart_answer};
-use super::packetize::Packetizer;
+use super::packetize::{Packetizer, with_vp9_picture_id};
 use super::socket::Socket;
 
 /// How long a viewer may take from its offer to the end of the DTLS handshake. ICE gives up on a
@@ -103,16 +103,16 @@ pub(super) fn negotiate(
         .set_extension_map(extensions);
     let pt = Pt::from(choice.payload_type());
     let rtx = choice.rtx().map(Pt::from);
+    let mut add = |codec, format| {
+        config.codec_config().add_config(pt, rtx, codec, Frequency::NINETY_KHZ, None, format);
+    };
     match choice.codec() {
         Codec::H264 => config.codec_config().add_h264(pt, rtx, true, choice.profile()),
-        _ => config.codec_config().add_config(
-            pt,
-            rtx,
-            RtpCodec::Vp8,
-            Frequency::NINETY_KHZ,
-            None,
-            FormatParams::default(),
-        ),
+        Codec::Vp9 => {
+            add(RtpCodec::Vp9, FormatParams { profile_id: Some(0), ..FormatParams::default() });
+        }
+        Codec::Av1 => add(RtpCodec::Av1, FormatParams::default()),
+        _ => add(RtpCodec::Vp8, FormatParams::default()),
     }
     let mut rtc = config.build(now);
     for &address in candidates {
@@ -459,11 +459,14 @@ impl Peer {
             ..ExtensionValues::default()
         };
         for (index, payload) in payloads.iter().enumerate() {
-            let mut write =
-                RtpWrite::new(self.pt, self.sequence.into(), time, now, Arc::clone(payload))
-                    .marker(index == last)
-                    .ext_vals(extensions.clone())
-                    .nackable(true);
+            let bytes = match packet.codec {
+                Codec::Vp9 => with_vp9_picture_id(payload, self.picture),
+                _ => Arc::clone(payload),
+            };
+            let mut write = RtpWrite::new(self.pt, self.sequence.into(), time, now, bytes)
+                .marker(index == last)
+                .ext_vals(extensions.clone())
+                .nackable(true);
             if packet.codec == Codec::Vp8
                 && let Ok(descriptor) = Vp8Descriptor::parse(payload)
                 && let Ok(patch) = descriptor.patch().picture_id(self.picture).build()
@@ -623,7 +626,7 @@ fn failed(error: str0m::RtcError) -> End {
     )
 }
 
-/// The 15 bits of a VP8 picture id.
+/// The 15 bits of a picture id of VP8 and VP9.
 const PICTURE_ID: u16 = 0x7fff;
 
 #[cfg(test)]
