@@ -10,17 +10,18 @@
 //! so nothing is queued and what is sent is always the newest.
 
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use spaceport_session::{Demand, Published, Publisher, Settings};
 use spaceport_types::{Bounds, Cause, Codec, Error, Geometry, Kind, Result, Suspension};
 
 use crate::capture::{self, Source};
 use crate::clock;
 use crate::encode::{self, Encoder, Mode};
+use crate::wake::{EventFd, timespec};
 
 /// What a pipeline is made of.
 #[derive(Clone, Debug, Default)]
@@ -466,13 +467,10 @@ impl<P: Parts> Pipeline<P> {
             Next::WhenWoken => None,
             Next::At(at) => Some(at.saturating_sub(clock::now())),
         };
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().cast_signed(),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timespec);
         let source = self.live.as_ref().filter(|_| watched);
         let source = source.and_then(|live| live.source.wake_fd());
-        let news = PollFd::new(&self.wake.fd, PollFlags::IN);
+        let news = PollFd::new(&*self.wake, PollFlags::IN);
         let polled = match source {
             Some(fd) => {
                 let mut fds = [news, PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -623,43 +621,12 @@ fn interval(max_fps: u32) -> Duration {
     Duration::from_secs(1) / max_fps.max(1)
 }
 
-/// Wakes the thread from any other.
-#[derive(Debug)]
-struct EventFd {
-    fd: std::os::fd::OwnedFd,
-}
-
-impl EventFd {
-    fn new() -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = rustix::event::eventfd(0, flags).map_err(|error| {
-            Error::new(Kind::Io, format!("no descriptor for a stream: {error}")).source(error)
-        })?;
-        Ok(Self { fd })
-    }
-
-    fn empty(&self) {
-        // Nothing to read means nobody called.
-        let _count = rustix::io::read(&self.fd, &mut [0; 8]);
-    }
-}
-
-impl Wake for EventFd {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // It can only be refused because the counter is full, and then the thread is awake anyway.
-        let _written = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::Wake;
     use std::thread::Thread;
 
     use bytes::Bytes;
@@ -674,6 +641,8 @@ mod tests {
     use crate::capture::pattern;
     use crate::capture::x11::tests::Painter;
     use crate::encode::Encoded;
+    use crate::windows::app::{App, PLAIN, POPUP, Painted};
+    use crate::windows::{Placement, Windows};
 
     const SHORT: Timing =
         Timing { linger: Duration::from_millis(100), patience: Duration::from_millis(400) };
@@ -1049,6 +1018,164 @@ mod tests {
             epoch = packet.geometry.geometry_epoch;
         }
         assert_eq!(open(), before, "descriptors left behind");
+        space.end();
+    }
+
+    /// A stream of one window.
+    struct WindowSpace {
+        app: App,
+        window: Painted,
+        windows: Windows,
+        handle: String,
+        space: Space,
+    }
+
+    impl WindowSpace {
+        fn on(server: &Xvfb, bounds: Bounds) -> Self {
+            let app = App::on(server);
+            let mut window = app.shown(bounds, PLAIN);
+            app.paint(&mut window, 1);
+            let windows = Windows::new(Some(server.display()));
+            let handle = windows.list().unwrap()[0].handle.clone();
+            let mut config = Config::default();
+            config.capture.display = Some(server.display().to_owned());
+            config.capture.windows = Some(windows.clone());
+            let target = Target::Window { handle: handle.clone(), epoch: 1 };
+            let space = Space::with(config, target, 60);
+            Self { app, window, windows, handle, space }
+        }
+    }
+
+    #[test]
+    fn a_window_is_followed_until_it_is_closed() {
+        let server = Xvfb::start(Size::new(640, 480)).unwrap();
+        let WindowSpace { app, mut window, windows, handle, space } =
+            WindowSpace::on(&server, Bounds::new(20, 30, 301, 201));
+        let mut viewer = space.attach();
+        let first = viewer.packet();
+        assert!(first.keyframe);
+        assert_eq!(first.geometry.logical_bounds, Bounds::new(20, 30, 301, 201));
+        viewer.until_still();
+
+        // Moved: another place, the same encoder, and no keyframe.
+        let to = Placement { x: Some(-40), ..Placement::default() };
+        windows.set_bounds(&handle, 1, to).unwrap();
+        let moved = viewer.packet();
+        assert!(!moved.keyframe && moved.codec_epoch == first.codec_epoch);
+        assert_eq!(moved.geometry.logical_bounds, Bounds::new(-40, 30, 301, 201));
+        assert_eq!(moved.geometry.geometry_epoch, first.geometry.geometry_epoch + 1);
+        viewer.until_still();
+
+        app.set_text(&window, "WM_NAME", "STRING", b"renamed");
+        let Event::Titled(title) = viewer.event() else { panic!("no title") };
+        assert_eq!(&*title, "renamed");
+
+        // A menu that reaches beyond the window: a larger picture.
+        let menu = app.shown(Bounds::new(250, 200, 60, 50), POPUP);
+        let grown = viewer.packet();
+        assert!(grown.keyframe && grown.codec_epoch == first.codec_epoch + 1);
+        assert_eq!(grown.geometry.logical_bounds, Bounds::new(-40, 30, 350, 220));
+        app.destroy(&menu);
+        let shrunk = viewer.packet();
+        assert!(shrunk.keyframe && shrunk.geometry.frame_size == Size::new(301, 201));
+        viewer.until_still();
+
+        // Minimized: said so, to late viewers, too, who see what was last seen.
+        windows.minimize(&handle, 1).unwrap();
+        let minimized = |event| matches!(event, Event::Suspended(Suspension::Minimized, _));
+        loop {
+            match viewer.event() {
+                // Between unmapping and being told why.
+                Event::Suspended(Suspension::WindowUnavailable, _) => {}
+                event => break assert!(minimized(event)),
+            }
+        }
+        let mut late = space.attach();
+        assert!(minimized(late.event()));
+        assert!(late.packet().keyframe);
+        late.0.request_keyframe();
+        while !late.packet().keyframe {}
+
+        windows.restore(&handle, 1).unwrap();
+        app.paint(&mut window, 2);
+        for viewer in [&mut viewer, &mut late] {
+            let resumed = |event| matches!(event, Event::Resumed);
+            assert!((0..20).any(|_| resumed(viewer.event())), "it does not go on");
+        }
+        viewer.packet();
+        app.destroy(&window);
+        loop {
+            match viewer.event() {
+                Event::Packet(_) => {}
+                Event::Ended(reason) => {
+                    break assert_eq!(reason.cause(), Some(Cause::TargetGone));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        space.end();
+    }
+
+    #[test]
+    fn a_window_that_is_never_shown_is_said_to_be_so() {
+        let server = Xvfb::start(Size::new(640, 480)).unwrap();
+        let WindowSpace { app, window, space, .. } =
+            WindowSpace::on(&server, Bounds::new(20, 30, 301, 201));
+        app.unmap(&window);
+        let mut viewer = space.attach();
+        let Event::Suspended(reason, error) = viewer.event() else { panic!("not suspended") };
+        assert_eq!(reason, Suspension::WindowUnavailable);
+        assert!(error.report().hint.is_some());
+        assert!(viewer.event_within(Duration::from_millis(300)).is_none(), "nothing to see");
+        app.map(&window);
+        assert!(matches!(viewer.event(), Event::Resumed));
+        assert!(viewer.packet().keyframe);
+        space.end();
+    }
+
+    #[test]
+    fn a_window_that_is_resized_again_and_again_is_followed() {
+        let server = Xvfb::start(Size::new(1600, 1000)).unwrap();
+        let WindowSpace { app, mut window, space, .. } =
+            WindowSpace::on(&server, Bounds::new(3, 5, 640, 480));
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let sizes = [(789, 595), (1, 1), (1512, 949), (333, 2), (640, 480)];
+        for (seed, (width, height)) in (0..).zip(sizes.into_iter().cycle().take(30)) {
+            let size = Size::new(width, height);
+            let resized = clock::now();
+            app.resize(&mut window, size);
+            app.paint(&mut window, seed);
+            let packet = loop {
+                let packet = viewer.packet();
+                if packet.geometry.frame_size == size {
+                    break packet;
+                }
+            };
+            assert!(packet.keyframe, "{size:?} does not start with a keyframe");
+            let took = packet.captured_at.saturating_sub(resized);
+            assert!(took < Duration::from_millis(300), "{size:?} took {took:?}");
+        }
+        assert_eq!(open(), before, "descriptors left behind");
+        space.end();
+    }
+
+    #[test]
+    fn a_window_whose_server_dies_ends_with_its_desktop() {
+        let mut server = Xvfb::start(Size::new(320, 240)).unwrap();
+        let WindowSpace { app, space, .. } = WindowSpace::on(&server, Bounds::new(0, 0, 100, 100));
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        server.kill().unwrap();
+        let Event::Suspended(reason, _) = viewer.event() else { panic!("not suspended") };
+        assert_eq!(reason, Suspension::CaptureFailed);
+        // Whether its number stays free or another server gets it: the window is not there.
+        let Event::Ended(reason) = viewer.event() else { panic!("not ended") };
+        assert_eq!(reason.cause(), Some(Cause::TargetGone));
+        drop(app);
         space.end();
     }
 

@@ -156,10 +156,8 @@ impl Registry {
         epoch: u64,
         action: Action,
     ) -> Result<Option<Window>> {
-        let before = match self.ask(What::Change { handle: handle.to_owned(), epoch, action })? {
-            Answer::Changing(before) => before,
-            _ => return Err(mixed_up()),
-        };
+        let what = What::Change { handle: handle.to_owned(), epoch, action };
+        let Answer::Changing(before) = self.ask(what)? else { return Err(mixed_up()) };
         let until = clock::instant() + EFFECT;
         let mut seen = before.clone();
         let mut settled_at = None;
