@@ -6,7 +6,7 @@ use std::error::Error;
 const ROOT: &str = "../../proto";
 
 /// The services that this gateway serves; a call to any other is answered without a trait.
-const SERVED: [&str; 3] = ["computer", "stream", "system"];
+const SERVED: [&str; 4] = ["computer", "stream", "system", "windows"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}/cua/env/v1");

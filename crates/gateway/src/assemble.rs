@@ -20,6 +20,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use spaceport_media::demo::Demo;
+use spaceport_media::windows::Windows;
 use spaceport_media::{capture, clock, encode, pipeline};
 use spaceport_session::{Limits, Policy, Sessions};
 use spaceport_transport::websocket::{self, Media};
@@ -108,6 +109,8 @@ impl Gateway {
             capture.display = Some(demo.display().to_owned());
             capture.framebuffer = Some(demo.framebuffer().to_owned());
         }
+        let windows = Windows::new(capture.display.as_deref());
+        capture.windows = Some(windows.clone());
         let mut preference = encode::Preference::default();
         preference.encoder = config.encoder.clone();
         let targets = Targets { capture: capture.clone(), test_pattern: config.test_pattern };
@@ -133,7 +136,7 @@ impl Gateway {
             webrtc: SocketAddr::new(address.ip(), endpoint.local_addr().port()),
             viewer: format!("http://{address}/viewer/"),
         };
-        let service = Service::new(sessions, auth, targets);
+        let service = Service::new(sessions, auth, targets, windows);
         let guarded = !address.ip().is_loopback();
         let router = assemble(&service, endpoint.clone(), guarded);
         write_private(

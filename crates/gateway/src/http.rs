@@ -104,6 +104,7 @@ async fn render_metrics(State(service): State<Service>) -> Response {
 #[serde(default)]
 struct ViewerRequest {
     display_id: Option<String>,
+    window_id: Option<String>,
     max_fps: u32,
     max_dimension: u32,
 }
@@ -148,6 +149,7 @@ async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Res
     };
     let request = OpenRequest {
         display: wanted.display_id,
+        window: wanted.window_id.map(|handle| (handle, 0)), // whichever has the id now
         max_fps: wanted.max_fps,
         max_dimension: wanted.max_dimension,
         ..OpenRequest::default()

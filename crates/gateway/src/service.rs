@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use spaceport_media::encode;
+use spaceport_media::windows::{Placement, Watch, Window, Windows};
 use spaceport_session::{
     Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
 };
 use spaceport_types::{
-    Bitrate, Cause, Codec, Error, Geometry, Kind, Redacted, Result, SessionId, Target,
+    Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, Redacted, Result, SessionId, Target,
 };
 use tokio::time::Instant;
 
@@ -34,6 +35,7 @@ struct Inner {
     sessions: Sessions,
     auth: Arc<Auth>,
     targets: Targets,
+    windows: Windows,
     facts: Facts,
     started: Instant,
     /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
@@ -105,6 +107,26 @@ pub struct OpenRequest {
     pub policy: Policy,
 }
 
+/// Something to do with a window.
+#[derive(Clone, Copy, Debug)]
+pub enum WindowAction {
+    /// Raise it and give it the keyboard.
+    Activate,
+    /// Move or resize it.
+    Place(Placement),
+    /// Take it off the screen.
+    Minimize,
+    /// Fill the work area with it.
+    Maximize,
+    /// Undo either.
+    Restore,
+    /// Ask it to close, or make it.
+    Close {
+        /// Without asking.
+        force: bool,
+    },
+}
+
 /// An open media session, and the way in.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -140,12 +162,18 @@ pub struct ViewerTicket {
 }
 
 impl Service {
-    pub(crate) fn new(sessions: Sessions, auth: Arc<Auth>, targets: Targets) -> Self {
+    pub(crate) fn new(
+        sessions: Sessions,
+        auth: Arc<Auth>,
+        targets: Targets,
+        windows: Windows,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 sessions,
                 auth,
                 targets,
+                windows,
                 facts: Facts::read(),
                 started: Instant::now(),
                 viewer_sessions: Mutex::default(),
@@ -170,6 +198,7 @@ impl Service {
     /// What this Space is and can do.
     pub async fn capabilities(&self) -> Capabilities {
         let displays = self.displays().await;
+        let screen = displays.as_ref().err().map(explain);
         let desktop = match &displays {
             Ok(_) if self.codecs().is_empty() => {
                 Some("no encoder works on this machine; run `spaceport doctor`".to_owned())
@@ -182,12 +211,20 @@ impl Service {
             Feature {
                 name: "desktop_stream",
                 supported: desktop.is_none(),
-                limitation: desktop.unwrap_or_default(),
+                limitation: desktop.clone().unwrap_or_default(),
             },
             Feature { name: "h264_sw", ..self.codec_feature(Codec::H264) },
             missing("h264_hw", "hardware encoders are not used yet"),
-            missing("window_stream", "this version streams whole displays"),
-            missing("windows", "this version does not manage windows"),
+            Feature {
+                name: "window_stream",
+                supported: desktop.is_none(),
+                limitation: desktop.unwrap_or_default(),
+            },
+            Feature {
+                name: "windows",
+                supported: screen.is_none(),
+                limitation: screen.unwrap_or_default(),
+            },
             missing("audio.desktop", "this version streams pictures only"),
             missing("quic_media", "this version serves WebSocket and WebRTC"),
         ];
@@ -247,32 +284,24 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// `not_found` for an unknown display, `capability_missing` for a window, `stream` with cause
-    /// `codec_unavailable` or `capture_failed`, and what [`Sessions::open`] returns.
+    /// `not_found` for an unknown display or window, `precondition_failed` for a window of another
+    /// epoch, `stream` with cause `codec_unavailable` or `capture_failed`, and what
+    /// [`Sessions::open`] returns.
     pub async fn open(&self, request: OpenRequest) -> Result<Opened> {
         let (info, ticket) = self.open_session(request).await?;
         Ok(opened(info, &ticket))
     }
 
     async fn open_session(&self, request: OpenRequest) -> Result<(SessionInfo, Ticket)> {
-        if request.window.is_some() {
-            return Err(Error::new(
-                Kind::CapabilityMissing,
-                "this version streams whole displays, not windows",
-            )
-            .with("feature", "window_stream")
-            .operation("open_stream")
-            .hint("Open the display that the window is on"));
-        }
         let codec = self.choose_codec(&request.codecs)?;
-        let display = self.find_display(request.display).await?;
+        let (target, bounds) = self.find_target(&request).await?;
         let bitrate = match request.bitrate_kbps {
             0 => None,
             kbps => Some(Bitrate::from_kbps(kbps)),
         };
         let open = Open {
-            target: display.target,
-            bounds: display.bounds.into(),
+            target,
+            bounds,
             codec,
             max_fps: request.max_fps,
             max_dimension: request.max_dimension,
@@ -283,6 +312,17 @@ impl Service {
         let opened = self.inner.sessions.open(open, Instant::now().into_std())?;
         tracing::info!(session = opened.info.id.short(), %codec, "session opened");
         Ok((opened.info, opened.ticket))
+    }
+
+    /// What a request means, and where that is now.
+    async fn find_target(&self, request: &OpenRequest) -> Result<(Target, Bounds)> {
+        if let Some((handle, epoch)) = request.window.clone() {
+            let window = self.window(handle, epoch).await?;
+            let target = Target::Window { handle: window.handle, epoch: window.epoch };
+            return Ok((target, window.bounds));
+        }
+        let display = self.find_display(request.display.clone()).await?;
+        Ok((display.target, display.bounds.into()))
     }
 
     fn choose_codec(&self, wanted: &[Codec]) -> Result<Codec> {
@@ -302,6 +342,60 @@ impl Service {
                 .with("available", names(&available))
                 .hint("Ask for h264; `spaceport doctor` says which encoders work and why not")
         })
+    }
+
+    /// The windows that can be shown, front to back; with `system`, also those of the desktop
+    /// itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`Windows::list`].
+    pub async fn windows(&self, system: bool) -> Result<Vec<Window>> {
+        let windows = self.inner.windows.clone();
+        blocking(move || if system { windows.all() } else { windows.list() }).await
+    }
+
+    /// One window; epoch 0 means the current one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Windows::get`].
+    pub async fn window(&self, handle: String, epoch: u64) -> Result<Window> {
+        let windows = self.inner.windows.clone();
+        blocking(move || windows.get(&handle, epoch)).await
+    }
+
+    /// What changes among the windows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Windows::watch`].
+    pub fn watch_windows(&self) -> Result<Watch> {
+        self.inner.windows.watch()
+    }
+
+    /// Does something with a window and returns it as it then is; `None` when it is gone.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` and `precondition_failed` for the window, `invalid_argument` for a place that no
+    /// window can have.
+    pub async fn change_window(
+        &self,
+        handle: String,
+        epoch: u64,
+        action: WindowAction,
+    ) -> Result<Option<Window>> {
+        let windows = self.inner.windows.clone();
+        blocking(move || match action {
+            WindowAction::Activate => windows.activate(&handle, epoch).map(Some),
+            WindowAction::Place(place) => windows.set_bounds(&handle, epoch, place).map(Some),
+            WindowAction::Minimize => windows.minimize(&handle, epoch).map(Some),
+            WindowAction::Maximize => windows.maximize(&handle, epoch).map(Some),
+            WindowAction::Restore => windows.restore(&handle, epoch).map(Some),
+            WindowAction::Close { force } => windows.close(&handle, epoch, force),
+        })
+        .await
     }
 
     async fn find_display(&self, id: Option<String>) -> Result<Display> {
@@ -402,12 +496,9 @@ impl Service {
         request: OpenRequest,
         policy: Policy,
     ) -> Result<(SessionInfo, Ticket)> {
-        let display = self.find_display(request.display.clone()).await?;
-        let key = ViewerKey {
-            target: display.target,
-            max_fps: request.max_fps,
-            max_dimension: request.max_dimension,
-        };
+        let (target, _) = self.find_target(&request).await?;
+        let key =
+            ViewerKey { target, max_fps: request.max_fps, max_dimension: request.max_dimension };
         let known = self.viewer_sessions().get(&key).cloned();
         let now = Instant::now().into_std();
         if let Some(id) = known

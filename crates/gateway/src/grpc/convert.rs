@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use spaceport_media::windows::{State, Window, WindowKind};
 use spaceport_session::Policy;
 use spaceport_types::{Bounds, Codec, Error, Geometry, Issue, Kind, Result, Size};
 use spaceport_wire::pb;
@@ -19,6 +20,47 @@ pub(super) fn display(display: Display) -> pb::Display {
         refresh_rate_hz: display.refresh_hz.round() as u32,
         rotation_degrees: 0,
     }
+}
+
+pub(super) fn window(window: Window) -> pb::WindowInfo {
+    pb::WindowInfo {
+        state: match window.state {
+            State::Normal => pb::WindowState::Normal,
+            State::Minimized => pb::WindowState::Minimized,
+            State::Maximized => pb::WindowState::Maximized,
+            State::Fullscreen => pb::WindowState::Fullscreen,
+            State::Hidden => pb::WindowState::Hidden,
+            _ => pb::WindowState::Unspecified,
+        }
+        .into(),
+        kind: match window.kind {
+            WindowKind::Standard => pb::WindowKind::Standard,
+            WindowKind::Dialog => pb::WindowKind::Dialog,
+            WindowKind::Panel => pb::WindowKind::Panel,
+            WindowKind::Menu => pb::WindowKind::Menu,
+            WindowKind::Tooltip => pb::WindowKind::Tooltip,
+            WindowKind::System => pb::WindowKind::System,
+            _ => pb::WindowKind::Unspecified,
+        }
+        .into(),
+        r#ref: Some(pb::WindowRef { id: window.handle, epoch: window.epoch }),
+        title: window.title,
+        app: Some(pb::AppInfo {
+            name: window.app_name,
+            app_id: window.app_id,
+            pid: window.pid.unwrap_or_default(),
+        }),
+        bounds: Some(rect(window.bounds)),
+        display_id: window.display_id,
+        focused: window.focused,
+        on_screen: window.on_screen,
+        z_order: window.z_order,
+    }
+}
+
+/// Whether a window is an app's, and not the desktop's own.
+pub(super) fn is_of_an_app(window: &Window) -> bool {
+    window.kind != WindowKind::System
 }
 
 pub(super) fn geometry(geometry: Geometry) -> pb::MediaGeometry {
@@ -99,7 +141,7 @@ pub(super) fn timestamp(time: SystemTime) -> prost_types::Timestamp {
     time.into()
 }
 
-fn invalid(
+pub(super) fn invalid(
     path: &'static str,
     constraint: &'static str,
     limit: Option<&str>,

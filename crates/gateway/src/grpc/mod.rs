@@ -9,6 +9,7 @@ mod convert;
 mod error;
 mod stream;
 mod system;
+mod windows;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -27,6 +28,7 @@ use crate::{auth, http as surface};
 use generated::computer_service_server::{ComputerServiceServer, SERVICE_NAME as COMPUTER};
 use generated::stream_service_server::{SERVICE_NAME as STREAM, StreamServiceServer};
 use generated::system_service_server::{SERVICE_NAME as SYSTEM, SystemServiceServer};
+use generated::windows_service_server::{SERVICE_NAME as WINDOWS, WindowsServiceServer};
 
 /// The largest message either way. The deployed clients allow as much, and a transfer manifest of
 /// 200,000 entries is one message.
@@ -48,6 +50,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .with_service_name(SYSTEM)
         .with_service_name(STREAM)
         .with_service_name(COMPUTER)
+        .with_service_name(WINDOWS)
         .with_service_name("grpc.reflection.v1.ServerReflection")
         .build_v1()
         .expect("the descriptor set comes from the compiler that made the types");
@@ -56,6 +59,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route_service("/cua.env.v1.SystemService/{method}", server!(SystemServiceServer))
         .route_service("/cua.env.v1.StreamService/{method}", server!(StreamServiceServer))
         .route_service("/cua.env.v1.ComputerService/{method}", server!(ComputerServiceServer))
+        .route_service("/cua.env.v1.WindowsService/{method}", server!(WindowsServiceServer))
         .route_service("/grpc.reflection.v1.ServerReflection/{method}", reflection)
         .layer(GrpcWebLayer::new())
         .layer(middleware::from_fn_with_state(auth.clone(), auth::require_token))

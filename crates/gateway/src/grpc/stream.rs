@@ -1,28 +1,36 @@
 //! `StreamService`: the media plane's front door.
 
+use spaceport_media::windows::{State, Window};
 use spaceport_types::{Cause, Codec, Error, Kind, SessionId};
 use spaceport_wire::{WIRE_VERSION, pb};
 use tonic::{Request, Response, Status};
 
 use super::generated::stream_service_server::StreamService;
+use super::windows::Filter;
 use super::{Api, convert, error};
-use crate::service::OpenRequest;
+use crate::service::{Display, OpenRequest};
 
 #[tonic::async_trait]
 impl StreamService for Api {
     async fn list_targets(
         &self,
-        _: Request<pb::ListTargetsRequest>,
+        request: Request<pb::ListTargetsRequest>,
     ) -> Result<Response<pb::ListTargetsResponse>, Status> {
+        let request = request.into_inner();
         let displays = self.service.displays().await.map_err(|error| error::status(&error))?;
-        let targets = displays.into_iter().map(|display| pb::StreamTarget {
-            available: true,
-            target: Some(pb::stream_target::Target::Display(convert::display(display))),
-            ..pb::StreamTarget::default()
-        });
+        let mut targets: Vec<_> = displays.into_iter().map(display_target).collect();
+        if request.include_windows {
+            let filter = Filter(request.window_filter.unwrap_or_default());
+            match self.windows(&filter).await {
+                Ok(windows) => targets.extend(windows.into_iter().map(window_target)),
+                // Without an X server there are no windows; the capabilities say why.
+                Err(error) if matches!(error.kind(), Kind::Stream | Kind::HostCapabilityMissing) => {}
+                Err(error) => return Err(error::status(&error)),
+            }
+        }
         let codecs = self.service.codecs().into_iter().filter_map(convert::media_codec);
         Ok(Response::new(pb::ListTargetsResponse {
-            targets: targets.collect(),
+            targets,
             codecs: codecs.map(Into::into).collect(),
             audio_uplink_limitation: "this version streams pictures only".to_owned(),
             ..pb::ListTargetsResponse::default()
@@ -101,6 +109,28 @@ impl Api {
     }
 }
 
+fn display_target(display: Display) -> pb::StreamTarget {
+    pb::StreamTarget {
+        available: true,
+        target: Some(pb::stream_target::Target::Display(convert::display(display))),
+        ..pb::StreamTarget::default()
+    }
+}
+
+fn window_target(window: Window) -> pb::StreamTarget {
+    let limitation = match window.state {
+        State::Minimized => "the window is minimized; restore it first",
+        State::Hidden => "the window is not shown",
+        _ => "",
+    };
+    pb::StreamTarget {
+        available: limitation.is_empty(),
+        limitation: limitation.to_owned(),
+        target: Some(pb::stream_target::Target::Window(convert::window(window))),
+        ..pb::StreamTarget::default()
+    }
+}
+
 fn open_request(wanted: pb::OpenMediaRequest) -> spaceport_types::Result<OpenRequest> {
     if wanted.disable_video {
         return Err(Error::new(
@@ -112,6 +142,10 @@ fn open_request(wanted: pb::OpenMediaRequest) -> spaceport_types::Result<OpenReq
     let (display, window) = match wanted.target.and_then(|target| target.target) {
         None => (None, None),
         Some(pb::media_target::Target::DisplayId(id)) => (Some(id), None),
+        Some(pb::media_target::Target::Window(window)) if window.id.is_empty() => {
+            return Err(Error::new(Kind::InvalidArgument, "the request names no window")
+                .hint("Set `target.window.id` to an id from the list of windows"));
+        }
         Some(pb::media_target::Target::Window(window)) => (None, Some((window.id, window.epoch))),
     };
     let codecs: Vec<Codec> = wanted.codecs.iter().copied().filter_map(convert::codec).collect();
