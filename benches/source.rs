@@ -17,7 +17,7 @@ use gstreamer::prelude::*;
 use gstreamer_app as gst_app;
 use spaceport_media::pipeline;
 use spaceport_session::{
-    Attach, Carrier, Event, Launch, Limits, Open, Policy, Publisher, Sessions,
+    Attach, Carrier, Cursor, Event, Launch, Limits, Open, Policy, Publisher, Sessions,
 };
 use spaceport_testkit::Xvfb;
 use spaceport_types::{Bitrate, Codec, Target};
@@ -206,7 +206,8 @@ fn spaceport(display: &str, framebuffer: Option<&str>) -> Result<()> {
         },
         now_instant,
     )?;
-    let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket };
+    let attach =
+        Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor: Cursor::Apart };
     let mut viewer = sessions.attach(&opened.info.id, attach)?;
     let _pipeline = pipeline::spawn(publishers.recv()?, config)?;
     // A thread that sleeps until the viewer's queue has something, as a transport would.

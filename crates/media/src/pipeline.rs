@@ -631,7 +631,8 @@ mod tests {
 
     use bytes::Bytes;
     use spaceport_session::{
-        Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
+        Attach, Carrier, Cursor, Event, Launch, Limits, Open, Policy, Preferences, Sessions,
+        Subscriber,
     };
     use spaceport_testkit::Xvfb;
     use spaceport_types::{Bitrate, Packet, SessionId, Size, Target};
@@ -694,7 +695,11 @@ mod tests {
         }
 
         fn attach(&self) -> Viewer {
-            let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket };
+            let attach = Attach {
+                codec: Codec::H264,
+                carrier: Carrier::Socket,
+                cursor: Cursor::Apart,
+            };
             Viewer(self.sessions.attach(&self.session, attach).unwrap())
         }
 

@@ -26,6 +26,8 @@ pub struct Demand {
     pub ready: bool,
     /// A keyframe is wanted, and this is the earliest time to make it.
     pub keyframe: Option<Instant>,
+    /// Whether at least one draws the pointer itself and has to be told of it.
+    pub cursor: bool,
     /// The limits in force now.
     pub settings: Settings,
     /// Nobody can attach again: the producer can end.

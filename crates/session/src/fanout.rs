@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use spaceport_types::{Error, Packet, Suspension, ViewerId};
 
+use crate::cursor::Pointer;
 use crate::stream::Event;
 
 /// Packets a viewer may lag before it is cut to the next keyframe; about a second at 60 fps.
@@ -59,6 +60,8 @@ pub(crate) struct Fanout {
     keyframe_wanted: bool,
     last_keyframe: Option<Instant>,
     suspended: Option<(Suspension, Arc<Error>)>,
+    /// The pointer as it is now, for viewers that come to want it.
+    pointer: Pointer,
     ended: Option<Arc<Error>>,
 }
 
@@ -71,6 +74,8 @@ struct Viewer {
     notice: Option<Event>,
     /// A title it has not been told.
     title: Option<Arc<str>>,
+    /// What it has not been told of the pointer, if it wants to be.
+    pointer: Option<Pointer>,
     stats: ViewerStats,
 }
 
@@ -131,6 +136,9 @@ impl Fanout {
         if let Some(title) = viewer.title.take() {
             return Next { event: Some(Event::Titled(title)), demand_changed };
         }
+        if let Some(event) = viewer.pointer.as_mut().and_then(Pointer::next) {
+            return Next { event: Some(event), demand_changed };
+        }
         let was_ready = viewer.ready();
         let event = viewer.pop().map(Event::Packet);
         if event.is_some() {
@@ -149,6 +157,7 @@ impl Fanout {
             self.ended.is_some()
                 || viewer.notice.is_some()
                 || viewer.title.is_some()
+                || viewer.pointer.as_ref().is_some_and(|news| !news.is_empty())
                 || !viewer.queue.is_empty()
         })
     }
@@ -203,6 +212,33 @@ impl Fanout {
         for viewer in self.viewers.values_mut() {
             viewer.title = Some(Arc::clone(title));
         }
+    }
+
+    /// Has a viewer told of the pointer from now on, or no more.
+    pub(crate) fn want_cursor(&mut self, id: ViewerId, wanted: bool) {
+        if let Some(viewer) = self.viewers.get_mut(&id)
+            && viewer.pointer.is_some() != wanted
+        {
+            viewer.pointer = wanted.then(|| self.pointer.clone());
+        }
+    }
+
+    /// Whether a viewer wants to be told of the pointer.
+    pub(crate) fn cursor_wanted(&self) -> bool {
+        self.viewers.values().any(|viewer| viewer.pointer.is_some())
+    }
+
+    /// Tells those who want to know what is new of the pointer. A slow viewer gets the newest alone.
+    pub(crate) fn point(&mut self, news: &Pointer) {
+        self.pointer.update(news);
+        for untold in self.viewers.values_mut().filter_map(|viewer| viewer.pointer.as_mut()) {
+            untold.update(news);
+        }
+    }
+
+    /// Nobody looks at the pointer any more: what is known of it will soon be wrong.
+    pub(crate) fn forget_pointer(&mut self) {
+        self.pointer = Pointer::default();
     }
 
     /// Ends the stream for everyone. The first reason stays.

@@ -5,13 +5,14 @@
 //! limits and a ticket that lets viewers attach. Sessions with the same target and limits share
 //! their streams, so one encode serves them all.
 //!
-//! Packets go one way. The only thing that comes back is [`Demand`], a value the producer reads.
+//! Packets go one way, and beside them what a viewer asked to be told of the pointer. The only thing that comes back is [`Demand`], a value the producer reads.
 //! Nothing here knows what a producer or a transport is, touches a socket, or looks at a clock:
 //! callers pass `now`.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod counters;
+mod cursor;
 mod demand;
 mod fanout;
 mod sessions;
@@ -19,10 +20,11 @@ mod stream;
 mod ticket;
 
 pub use counters::{Counter, Counters};
+pub use cursor::Cursor;
 pub use demand::{Demand, Settings};
 pub use fanout::ViewerStats;
 pub use sessions::{
     Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo, Sessions,
 };
-pub use stream::{Event, Published, Publisher, Subscriber};
+pub use stream::{Event, PointerPublisher, Published, Publisher, Subscriber};
 pub use ticket::{Ticket, Tickets};

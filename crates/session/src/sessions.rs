@@ -10,9 +10,9 @@ use spaceport_types::{
     ViewerId,
 };
 
-use crate::stream::{Binding, Publisher, Stream, Subscriber, TargetState, lock};
+use crate::stream::{Binding, Picture, Publisher, Stream, Subscriber, TargetState, lock};
 use crate::ticket::{Ticket, Tickets, random_name};
-use crate::{Counters, Settings};
+use crate::{Counters, Cursor, Settings};
 
 /// How long a session without viewers outlives its last ticket; a reconnecting viewer needs a
 /// moment to ask for a new one.
@@ -135,6 +135,8 @@ pub struct Attach {
     pub codec: Codec,
     /// How it comes.
     pub carrier: Carrier,
+    /// Where it is to see the pointer.
+    pub cursor: Cursor,
 }
 
 /// New limits for a session; `None` keeps what is.
@@ -175,8 +177,8 @@ struct Session {
     codec: Codec,
     settings: Settings,
     policy: Policy,
-    /// The codecs its viewers use, each a stream.
-    codecs: BTreeSet<Codec>,
+    /// The sorts of pictures its viewers get, each a stream.
+    pictures: BTreeSet<Picture>,
     viewers: Vec<(Carrier, Weak<Binding>)>,
     /// Until when a ticket can open it.
     open_until: Instant,
@@ -186,7 +188,7 @@ struct Session {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct StreamKey {
     target: Target,
-    codec: Codec,
+    picture: Picture,
     settings: Settings,
 }
 
@@ -253,7 +255,7 @@ impl Sessions {
             codec: request.codec,
             settings,
             policy: request.policy,
-            codecs: BTreeSet::new(),
+            pictures: BTreeSet::new(),
             viewers: Vec::new(),
             open_until: ticket.expires_at,
         };
@@ -316,8 +318,9 @@ impl Sessions {
             .retry_after(Duration::from_secs(5))
             .hint("Open another session; those with the same settings share one encode"));
         }
-        session.codecs.insert(attach.codec);
-        let key = session.key(attach.codec);
+        let picture = session.picture(attach);
+        session.pictures.insert(picture);
+        let key = session.key(picture);
         let (stream, publisher) = self.stream(&mut state, key);
         let (subscriber, binding) = Subscriber::new(viewer, stream);
         if let Some(session) = state.sessions.get_mut(id) {
@@ -358,11 +361,11 @@ impl Sessions {
         if settings == old {
             return Ok(settings);
         }
-        let codecs: Vec<Codec> = session.codecs.iter().copied().collect();
+        let pictures: Vec<Picture> = session.pictures.iter().copied().collect();
         let target = session.target.target.clone();
         let mut publishers = Vec::new();
-        for codec in codecs {
-            let old_key = StreamKey { target: target.clone(), codec, settings: old };
+        for picture in pictures {
+            let old_key = StreamKey { target: target.clone(), picture, settings: old };
             let new_key = StreamKey { settings, ..old_key.clone() };
             let alone = state.users(&old_key) == 1;
             let taken = state.streams.contains_key(&new_key);
@@ -377,7 +380,7 @@ impl Sessions {
                 let (stream, publisher) = self.stream(&mut state, new_key);
                 publishers.push(publisher);
                 for binding in state.session(id)?.bindings() {
-                    if binding.stream().codec == codec {
+                    if binding.stream().picture == picture {
                         binding.rebind(Arc::clone(&stream));
                     }
                 }
@@ -446,7 +449,8 @@ impl Sessions {
             _ => {
                 let target = state.target(&key.target);
                 let counters = Arc::clone(&self.inner.counters);
-                let stream = Arc::new(Stream::new(target, key.codec, key.settings, counters));
+                let stream = Stream::new(target, key.picture, key.settings, counters);
+                let stream = Arc::new(stream);
                 state.streams.insert(key, Arc::clone(&stream));
                 (Arc::clone(&stream), Some(Publisher::new(stream)))
             }
@@ -543,14 +547,21 @@ impl Session {
         self.viewers.iter().filter(here).count()
     }
 
-    fn key(&self, codec: Codec) -> StreamKey {
-        StreamKey { target: self.target.target.clone(), codec, settings: self.settings }
+    /// The sort of pictures a viewer gets. A generated one has no pointer that could be in it.
+    fn picture(&self, attach: Attach) -> Picture {
+        let pointed = self.target.target != Target::TestPattern;
+        let cursor = if pointed { attach.cursor } else { Cursor::Apart };
+        Picture { codec: attach.codec, cursor }
+    }
+
+    fn key(&self, picture: Picture) -> StreamKey {
+        StreamKey { target: self.target.target.clone(), picture, settings: self.settings }
     }
 
     fn uses(&self, key: &StreamKey) -> bool {
         self.settings == key.settings
             && self.target.target == key.target
-            && self.codecs.contains(&key.codec)
+            && self.pictures.contains(&key.picture)
     }
 
     fn bindings(&self) -> impl Iterator<Item = Arc<Binding>> {
@@ -607,6 +618,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use bytes::Bytes;
+    use spaceport_types::{CursorImage, CursorPosition, Size};
 
     use super::*;
     use crate::{Event, Published};
@@ -627,7 +639,8 @@ mod tests {
         }
     }
 
-    const SOCKET: Attach = Attach { codec: Codec::H264, carrier: Carrier::Socket };
+    const SOCKET: Attach =
+        Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor: Cursor::Apart };
 
     #[expect(clippy::disallowed_methods, reason = "the origin of a virtual clock")]
     fn setup() -> (Sessions, Arc<Launched>, Instant) {
@@ -783,6 +796,154 @@ mod tests {
         assert_eq!(packets(&mut staying), [(1, true, 1), (2, false, 1)]);
         assert_eq!(sessions.info(&moves).unwrap().geometry.frame_size.width, 320);
         assert_eq!(sessions.info(&stays).unwrap().geometry.frame_size.width, 640);
+    }
+
+    fn image(serial: u64) -> Arc<CursorImage> {
+        let rgba = Bytes::from_static(&[255; 4]);
+        Arc::new(CursorImage { serial, size: Size::new(1, 1), hotspot: (0, 0), rgba })
+    }
+
+    fn at(x: i32, y: i32) -> CursorPosition {
+        CursorPosition { visible: true, x, y }
+    }
+
+    /// What a viewer is told, with serials and positions for short.
+    fn told(subscriber: &mut Subscriber) -> Vec<String> {
+        std::iter::from_fn(|| subscriber.try_recv())
+            .map(|event| match event {
+                Event::Packet(packet) => format!("packet {}", packet.sequence),
+                Event::CursorImage(image) => format!("image {}", image.serial),
+                Event::CursorPosition(at) => format!("at {},{}", at.x, at.y),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_viewers_that_want_the_pointer_are_told_and_only_while_they_do() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut plain = sessions.attach(&id, SOCKET).unwrap();
+        let mut drawing = sessions.attach(&id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        assert!(!publisher.demand(now).cursor);
+        drawing.want_cursor(true);
+        assert!(publisher.demand(now).cursor);
+        let pointer = publisher.pointer();
+        pointer.cursor_image(image(7));
+        pointer.cursor_position(at(1, 2));
+        assert_eq!(told(&mut drawing), ["image 7", "at 1,2"]);
+        assert_eq!(told(&mut plain), [""; 0]);
+
+        drawing.want_cursor(false);
+        pointer.cursor_position(at(3, 4));
+        assert_eq!(told(&mut drawing), [""; 0]);
+        assert!(!publisher.demand(now).cursor);
+        drawing.want_cursor(true);
+        assert!(publisher.demand(now).cursor);
+        drop(drawing);
+        assert!(!publisher.demand(now).cursor, "it left");
+    }
+
+    #[test]
+    fn a_slow_viewer_gets_the_newest_of_the_pointer_and_the_image_first() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut slow = sessions.attach(&id, SOCKET).unwrap();
+        slow.want_cursor(true);
+        let publisher = launched.take().remove(0);
+        let pointer = publisher.pointer();
+        for step in 0..1000 {
+            pointer.cursor_position(at(step, 0));
+            pointer.cursor_image(image(step as u64));
+        }
+        publish(&publisher, true, 1, now);
+        assert_eq!(told(&mut slow), ["image 999", "at 999,0", "packet 1"]);
+        // The same image again is not news to one who has it; the position is.
+        pointer.cursor_position(at(5, 5));
+        assert_eq!(told(&mut slow), ["at 5,5"]);
+    }
+
+    #[test]
+    fn a_late_viewer_gets_the_pointer_as_it_is_and_not_as_it_was_when_nobody_looked() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let early = sessions.attach(&id, SOCKET).unwrap();
+        early.want_cursor(true);
+        let publisher = launched.take().remove(0);
+        let pointer = publisher.pointer();
+        pointer.cursor_image(image(1));
+        pointer.cursor_position(at(1, 1));
+        let mut late = sessions.attach(&id, SOCKET).unwrap();
+        late.want_cursor(true);
+        late.want_cursor(true);
+        assert_eq!(told(&mut late), ["image 1", "at 1,1"]);
+
+        drop(pointer); // nobody follows it any more
+        let mut later = sessions.attach(&id, SOCKET).unwrap();
+        later.want_cursor(true);
+        assert_eq!(told(&mut later), [""; 0]);
+    }
+
+    #[test]
+    fn a_viewer_that_is_moved_to_another_stream_still_wants_the_pointer() {
+        let (sessions, launched, now) = setup();
+        let stays = sessions.open(open(), now).unwrap().info.id;
+        let moves = sessions.open(open(), now).unwrap().info.id;
+        let _staying = sessions.attach(&stays, SOCKET).unwrap();
+        let mut moving = sessions.attach(&moves, SOCKET).unwrap();
+        moving.want_cursor(true);
+        let first = launched.take().remove(0);
+        let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
+        sessions.set_preferences(&moves, wanted).unwrap();
+        let second = launched.take().remove(0);
+        assert_eq!((first.demand(now).cursor, second.demand(now).cursor), (false, true));
+        second.pointer().cursor_position(at(8, 9));
+        assert_eq!(told(&mut moving), ["at 8,9"]);
+    }
+
+    #[test]
+    fn a_waiting_viewer_is_woken_by_the_pointer_it_wants() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let viewers: Vec<_> = (0..2).map(|_| sessions.attach(&id, SOCKET).unwrap()).collect();
+        viewers[1].want_cursor(true);
+        let publisher = launched.take().remove(0);
+        let woken = [(); 2].map(|()| Arc::new(Woken::default()));
+        for (viewer, woken) in viewers.iter().zip(&woken) {
+            viewer.set_waker(&Waker::from(Arc::clone(woken)));
+        }
+        publisher.pointer().cursor_position(at(1, 1));
+        let woken = woken.map(|woken| woken.0.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(woken, [false, true]);
+    }
+
+    #[test]
+    fn a_pointer_in_the_picture_is_another_stream_and_plain_viewers_keep_theirs() {
+        let (sessions, launched, now) = setup();
+        let target = Target::Display { display_id: "primary".to_owned() };
+        let id = sessions.open(Open { target, ..open() }, now).unwrap().info.id;
+        let mut plain = sessions.attach(&id, SOCKET).unwrap();
+        let baked = Attach { cursor: Cursor::Baked, ..SOCKET };
+        let mut with_pointer = sessions.attach(&id, baked).unwrap();
+        let _another = sessions.attach(&id, baked).unwrap();
+        let publishers = launched.take();
+        let cursors: Vec<Cursor> = publishers.iter().map(Publisher::cursor).collect();
+        assert_eq!(cursors, [Cursor::Apart, Cursor::Baked]);
+        publish(&publishers[1], true, 1, now);
+        assert_eq!(packets(&mut plain), []);
+        assert_eq!(packets(&mut with_pointer).len(), 1);
+
+        // A change of limits keeps them apart.
+        let wanted = Preferences { max_fps: Some(5), ..Preferences::default() };
+        sessions.set_preferences(&id, wanted).unwrap();
+        assert!(launched.take().is_empty());
+        assert_eq!(publishers.iter().map(|it| it.demand(now).viewers).collect::<Vec<_>>(), [1, 2]);
+
+        // There is no pointer over a generated picture: one encode serves both.
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let _viewers = [SOCKET, baked].map(|attach| sessions.attach(&id, attach).unwrap());
+        assert_eq!(launched.take().len(), 1);
     }
 
     #[test]

@@ -8,10 +8,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use spaceport_types::{Bounds, Codec, Error, Geometry, Kind, Packet, Suspension, Target, ViewerId};
+use spaceport_types::{
+    Bounds, Codec, CursorImage, CursorPosition, Error, Geometry, Kind, Packet, Suspension, Target,
+    ViewerId,
+};
 
+use crate::cursor::Pointer;
 use crate::fanout::{Fanout, ViewerStats};
-use crate::{Counters, Demand, Settings};
+use crate::{Counters, Cursor, Demand, Settings};
 
 /// One encoded picture as a producer hands it over.
 #[derive(Clone, Debug)]
@@ -41,6 +45,11 @@ pub enum Event {
     Resumed,
     /// The target has another title now.
     Titled(Arc<str>),
+    /// The pointer looks like this from now on; only for viewers that asked.
+    CursorImage(Arc<CursorImage>),
+    /// The pointer is here now; only for viewers that asked. Of several, a viewer may only get the
+    /// last; the image to draw there came before.
+    CursorPosition(CursorPosition),
     /// The stream is over, and why. Nothing follows.
     Ended(Arc<Error>),
 }
@@ -88,10 +97,17 @@ fn geometry(bounds: Bounds, max_dimension: u32, geometry_epoch: u64) -> Geometry
     Geometry { frame_size, scale, logical_bounds: bounds, geometry_epoch }
 }
 
+/// What sort of pictures a stream has, of those that a viewer can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Picture {
+    pub(crate) codec: Codec,
+    pub(crate) cursor: Cursor,
+}
+
 /// One encode of one target, seen from the middle.
 pub(crate) struct Stream {
     pub(crate) target: Arc<TargetState>,
-    pub(crate) codec: Codec,
+    pub(crate) picture: Picture,
     counters: Arc<Counters>,
     state: Mutex<State>,
 }
@@ -107,7 +123,7 @@ struct State {
 impl Stream {
     pub(crate) fn new(
         target: Arc<TargetState>,
-        codec: Codec,
+        picture: Picture,
         settings: Settings,
         counters: Arc<Counters>,
     ) -> Self {
@@ -118,13 +134,20 @@ impl Stream {
             producer: None,
             wakers: std::collections::BTreeMap::new(),
         };
-        Self { target, codec, counters, state: Mutex::new(state) }
+        Self { target, picture, counters, state: Mutex::new(state) }
     }
 
     pub(crate) fn attach(&self, id: ViewerId) {
         self.counters.viewers.add(1);
         let mut state = lock(&self.state);
         state.fanout.attach(id);
+        state.wake_producer();
+    }
+
+    fn want_cursor(&self, id: ViewerId, wanted: bool) {
+        let mut state = lock(&self.state);
+        state.fanout.want_cursor(id, wanted);
+        state.wake_viewers();
         state.wake_producer();
     }
 
@@ -169,7 +192,7 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
             .field("target", &self.target.target)
-            .field("codec", &self.codec)
+            .field("picture", &self.picture)
             .finish_non_exhaustive()
     }
 }
@@ -212,7 +235,12 @@ impl Publisher {
 
     /// How to encode it.
     pub fn codec(&self) -> Codec {
-        self.stream.codec
+        self.stream.picture.codec
+    }
+
+    /// Whether the pointer is to be in the pictures.
+    pub fn cursor(&self) -> Cursor {
+        self.stream.picture.cursor
     }
 
     /// What viewers want now.
@@ -221,6 +249,7 @@ impl Publisher {
         Demand {
             viewers: state.fanout.viewers(),
             ready: state.fanout.ready(),
+            cursor: state.fanout.cursor_wanted(),
             keyframe: state.fanout.keyframe_due(now),
             settings: state.settings,
             closed: state.closed,
@@ -255,7 +284,7 @@ impl Publisher {
         let sequence = self.stream.target.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let packet = Packet {
             sequence,
-            codec: self.stream.codec,
+            codec: self.stream.picture.codec,
             keyframe: frame.keyframe,
             codec_epoch: frame.codec_epoch,
             geometry: frame.geometry,
@@ -292,6 +321,12 @@ impl Publisher {
         state.wake_viewers();
     }
 
+    /// A handle for whoever follows the pointer, in a thread of its own. What viewers know of the
+    /// pointer lasts as long as the handle: there is to be one at a time.
+    pub fn pointer(&self) -> PointerPublisher {
+        PointerPublisher { stream: Arc::clone(&self.stream) }
+    }
+
     /// Says that the encoder is gone: what late viewers are served from can not be continued.
     pub fn forget(&self) {
         lock(&self.stream.state).fanout.forget();
@@ -310,6 +345,36 @@ impl Drop for Publisher {
                 .hint("Open the stream again, and report this if it happens twice");
             self.stream.close(&Arc::new(reason));
         }
+    }
+}
+
+/// Tells those viewers of a stream that draw the pointer themselves how it looks and where it is.
+#[derive(Debug)]
+pub struct PointerPublisher {
+    stream: Arc<Stream>,
+}
+
+impl PointerPublisher {
+    /// It looks like this now.
+    pub fn cursor_image(&self, image: Arc<CursorImage>) {
+        self.point(&Pointer { image: Some(image), position: None });
+    }
+
+    /// It is here now.
+    pub fn cursor_position(&self, position: CursorPosition) {
+        self.point(&Pointer { image: None, position: Some(position) });
+    }
+
+    fn point(&self, news: &Pointer) {
+        let mut state = lock(&self.stream.state);
+        state.fanout.point(news);
+        state.wake_viewers();
+    }
+}
+
+impl Drop for PointerPublisher {
+    fn drop(&mut self) {
+        lock(&self.stream.state).fanout.forget_pointer();
     }
 }
 
@@ -334,6 +399,8 @@ struct Bound {
     stream: Arc<Stream>,
     /// Counts the moves, so that an epoch of one stream is not taken for the same of another.
     moves: u32,
+    /// Whether it wants to be told of the pointer.
+    wants_cursor: bool,
     ended: Option<Arc<Error>>,
     waker: Option<Waker>,
 }
@@ -351,6 +418,7 @@ impl Binding {
         }
         bound.stream.detach(self.id);
         stream.attach(self.id);
+        stream.want_cursor(self.id, bound.wants_cursor);
         bound.stream = stream;
         bound.moves += 1;
         bound.wake();
@@ -393,8 +461,8 @@ impl Epochs {
 impl Subscriber {
     pub(crate) fn new(id: ViewerId, stream: Arc<Stream>) -> (Self, Arc<Binding>) {
         stream.attach(id);
-        let codec = stream.codec;
-        let bound = Bound { stream, moves: 0, ended: None, waker: None };
+        let codec = stream.picture.codec;
+        let bound = Bound { stream, moves: 0, wants_cursor: false, ended: None, waker: None };
         let binding = Arc::new(Binding { id, bound: Mutex::new(bound) });
         (Self { id, codec, binding: Arc::clone(&binding), epochs: Epochs::default() }, binding)
     }
@@ -461,6 +529,13 @@ impl Subscriber {
     /// Asks for a keyframe. Requests are merged, and their rate is capped per stream.
     pub fn request_keyframe(&self) {
         self.binding.stream().request_keyframe();
+    }
+
+    /// Asks to be told of the pointer from now on, as it is now first; or no more.
+    pub fn want_cursor(&self, wanted: bool) {
+        let mut bound = lock(&self.binding.bound);
+        bound.wants_cursor = wanted;
+        bound.stream.want_cursor(self.id, wanted);
     }
 
     /// What this viewer got and did not get from the stream it watches now.

@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod pointer;
 pub mod problem;
 pub mod websocket;
 pub mod whep;

@@ -19,11 +19,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper_util::rt::TokioIo;
-use spaceport_session::{Attach, Carrier, Event, Policy, Preferences, Sessions, Subscriber};
+use spaceport_session::{
+    Attach, Carrier, Cursor, Event, Policy, Preferences, Sessions, Subscriber,
+};
 use spaceport_types::{Bitrate, Error, Geometry, Kind, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;
 use spaceport_wire::control::{
-    ActionResult, AppliedPreferences, ClientMessage, Failure, GeometryControl,
+    ActionResult, AppliedPreferences, ClientMessage, CursorMode, Failure, GeometryControl,
     InputAcknowledgement, Lifecycle, LifecycleEvent, Policy as WirePolicy, ServerMessage,
     SessionOpened, Stats, capability,
 };
@@ -36,6 +38,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode as Code,
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
+use crate::pointer::Pointer;
 use crate::problem::problem;
 
 /// How often the server pings. Shorter than the idle limit of any proxy worth the name (60 s).
@@ -154,7 +157,8 @@ type Socket = WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>;
 #[tracing::instrument("viewer", skip_all, fields(session = session.short(), transport = "ws"))]
 async fn serve(mut socket: Socket, media: Media, session: SessionId) {
     let attached = media.sessions.info(&session).and_then(|info| {
-        let attach = Attach { codec: info.codec, carrier: Carrier::Socket };
+        let cursor = Cursor::Apart;
+        let attach = Attach { codec: info.codec, carrier: Carrier::Socket, cursor };
         Ok((media.sessions.attach(&session, attach)?, info))
     });
     let (subscriber, info) = match attached {
@@ -166,6 +170,7 @@ async fn serve(mut socket: Socket, media: Media, session: SessionId) {
         session,
         subscriber,
         geometry: info.geometry,
+        pointer: Pointer::default(),
         sent: Sent::default(),
         heard_at: Instant::now(),
     };
@@ -236,6 +241,7 @@ struct Viewer {
     session: SessionId,
     subscriber: Subscriber,
     geometry: Geometry,
+    pointer: Pointer,
     sent: Sent,
     heard_at: Instant,
 }
@@ -247,7 +253,8 @@ impl Viewer {
         socket: &mut Socket,
         info: &spaceport_session::SessionInfo,
     ) -> Result<(), End> {
-        let capabilities = [capability::DESKTOP, capability::KEYFRAME_ON_ATTACH];
+        let capabilities =
+            [capability::DESKTOP, capability::KEYFRAME_ON_ATTACH, capability::CURSOR];
         self.say(socket, &ServerMessage::hello(capabilities)).await?;
         let opened = SessionOpened {
             session_id: self.session.to_string(),
@@ -298,6 +305,16 @@ impl Viewer {
                 let title = title.to_string();
                 self.tell(socket, LifecycleEvent::TitleChanged { title }).await
             }
+            Event::CursorImage(image) => {
+                for message in self.pointer.image(&image, self.geometry) {
+                    self.say(socket, &message).await?;
+                }
+                Ok(())
+            }
+            Event::CursorPosition(position) => {
+                let message = self.pointer.moved(position, self.geometry);
+                self.say(socket, &message).await
+            }
             Event::Ended(error) => {
                 let failure = Some(Failure::from(&*error));
                 self.tell(socket, LifecycleEvent::Closed { error: failure }).await?;
@@ -311,6 +328,9 @@ impl Viewer {
             self.geometry = packet.geometry;
             let geometry = packet.geometry;
             self.tell(socket, LifecycleEvent::GeometryChanged { geometry }).await?;
+            if let Some(message) = self.pointer.place(geometry) {
+                self.say(socket, &message).await?;
+            }
         }
         let encoded = match packet::encode(&self.session, packet) {
             Ok(encoded) => encoded,
@@ -360,7 +380,7 @@ impl Viewer {
         }
     }
 
-    async fn answer(&self, socket: &mut Socket, message: ClientMessage) -> Result<(), End> {
+    async fn answer(&mut self, socket: &mut Socket, message: ClientMessage) -> Result<(), End> {
         let session_id = self.session.to_string();
         let answer = match message {
             ClientMessage::RequestKeyframe(_) => {
@@ -410,6 +430,12 @@ impl Viewer {
                 delivered: false,
                 error: Some(view_only()),
             }),
+            // What is known of the pointer is the answer, and comes as what changes does.
+            ClientMessage::SetCursor(wanted) => {
+                self.pointer.forget_place();
+                self.subscriber.want_cursor(wanted.mode == CursorMode::OutOfBand);
+                return Ok(());
+            }
             ClientMessage::Unknown { kind } => ServerMessage::unsupported(&kind),
             other => {
                 tracing::debug!(?other, "a message that is not served");

@@ -42,6 +42,10 @@ pub enum ServerMessage {
     InteractiveInputAcknowledgement(InputAcknowledgement),
     /// The answer to [`ClientMessage::Action`].
     ActionResult(ActionResult),
+    /// The pointer looks like this from now on; only after [`ClientMessage::SetCursor`].
+    CursorImage(CursorImage),
+    /// The pointer is here now; only after [`ClientMessage::SetCursor`].
+    Cursor(Cursor),
     /// A request failed, or the stream did.
     Error(Failure),
 }
@@ -88,6 +92,8 @@ impl ServerMessage {
                 Self::InteractiveInputAcknowledgement(read(payload)?)
             }
             "action_result" => Self::ActionResult(read(payload)?),
+            "cursor_image" => Self::CursorImage(read(payload)?),
+            "cursor" => Self::Cursor(read(payload)?),
             "error" => Self::Error(read(payload)?),
             _ => return Ok(None),
         }))
@@ -109,6 +115,9 @@ pub enum ClientMessage {
     InteractiveInput(InteractiveInput),
     /// One tool call, tied to what the viewer saw.
     Action(Action),
+    /// Wants to be told of the pointer, or no more. Without it nothing of the pointer is sent: it is
+    /// no message of the public contract.
+    SetCursor(SetCursor),
     /// A type this version does not know, cut to [`MAX_ECHO`] bytes. Answer with
     /// [`ServerMessage::unsupported`].
     #[serde(untagged)]
@@ -146,6 +155,7 @@ impl ClientMessage {
                 Self::InteractiveInput(input)
             }
             "action" => Self::Action(read(payload)?),
+            "set_cursor" => Self::SetCursor(read(payload)?),
             _ => {
                 let end = kind.floor_char_boundary(MAX_ECHO);
                 Self::Unknown { kind: kind[..end].to_owned() }
@@ -212,6 +222,8 @@ pub mod capability {
     pub const KEYFRAME_ON_ATTACH: &str = "keyframe_on_attach.v1";
     /// Audio can be had.
     pub const AUDIO: &str = "audio.v1";
+    /// The pointer is told beside the picture when asked for.
+    pub const CURSOR: &str = "cursor.v1";
 }
 
 /// What a viewer is attached to, and under which terms.
@@ -367,6 +379,40 @@ pub struct AudioTrackStats {
     pub packets_dropped: u64,
 }
 
+/// What the pointer looks like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorImage {
+    /// Names it in [`Cursor`].
+    pub serial: u64,
+    /// Columns, in pixels of the target: the viewer scales it as it scales the target.
+    pub width: u32,
+    /// Rows, likewise.
+    pub height: u32,
+    /// Column of the pixel that points.
+    pub hotspot_x: u32,
+    /// Row of the pixel that points.
+    pub hotspot_y: u32,
+    /// A PNG file with transparency, in base64.
+    pub png: String,
+}
+
+/// The images that a client keeps, the last ones it was sent. The server does not send one of them
+/// again, so that a busy animated pointer costs its pictures once.
+pub const KEPT_CURSOR_IMAGES: usize = 32;
+
+/// Where the pointer is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Whether there is one to draw; the rest only matters then.
+    pub visible: bool,
+    /// Column of its hotspot in the frame; a fraction where the frame is scaled down.
+    pub x: f64,
+    /// Row, likewise.
+    pub y: f64,
+    /// Which [`CursorImage`] to draw.
+    pub serial: u64,
+}
+
 /// The answer to a batch of input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InputAcknowledgement {
@@ -493,6 +539,24 @@ pub struct GetStats {
     /// The client's clock, to be sent back: the answer then says by itself how long it took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_time_us: Option<u64>,
+}
+
+/// Says where the viewer is to see the pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetCursor {
+    /// Where.
+    pub mode: CursorMode,
+}
+
+/// Where a viewer sees the pointer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CursorMode {
+    /// It draws it over the picture.
+    OutOfBand,
+    /// Nowhere.
+    #[default]
+    None,
 }
 
 /// A batch of input events.
@@ -746,6 +810,8 @@ mod tests {
             ClientMessage::RequestKeyframe(SessionRef { session_id: Some("m1".into()) }),
             ClientMessage::SetStreamPreferences(Preferences::default()),
             ClientMessage::GetStats(GetStats { client_time_us: Some(7), session_id: None }),
+            ClientMessage::SetCursor(SetCursor { mode: CursorMode::OutOfBand }),
+            ClientMessage::SetCursor(SetCursor { mode: CursorMode::None }),
             ClientMessage::Unknown { kind: "dance".into() },
         ];
         for message in messages {
@@ -785,6 +851,8 @@ mod tests {
             r#"{"type":"request_keyframe","payload":"now"}"#,
             r#"{"type":"set_stream_preferences","payload":{"max_fps":-1}}"#,
             r#"{"type":"set_stream_preferences","payload":{"max_fps":4294967296}}"#,
+            r#"{"type":"set_cursor"}"#,
+            r#"{"type":"set_cursor","payload":{"mode":"baked"}}"#,
             r#"{"type":"interactive_input","payload":{}}"#,
             r#"{"type":"interactive_input","payload":{"first_sequence":0,"events":[{"kind":"pointer"}]}}"#,
         ];

@@ -10,6 +10,7 @@
 //!
 //! A resource's name has 128 random bits and is the right to it: players send neither token nor
 //! ticket with `PATCH` and `DELETE`. Leniency beyond the draft: `If-Match` may be missing or `*`.
+//! `?cursor=baked` has the pointer in the picture, for players that cannot draw it.
 //! Pages of any origin may use it; what protects it is the token, which no browser adds by itself.
 
 use std::net::SocketAddr;
@@ -21,8 +22,8 @@ use axum::extract::{ConnectInfo, Path, Request, State as Extract};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::routing::{MethodFilter, on};
-use spaceport_session::{Attach, Carrier, Sessions};
-use spaceport_types::{Cause, Codec, Error, Kind, Result, SessionId};
+use spaceport_session::{Attach, Carrier, Cursor, Sessions};
+use spaceport_types::{Cause, Codec, Error, Issue, Kind, Result, SessionId};
 
 use super::offer::{self, MAX_OFFER};
 use super::{Endpoint, Patched};
@@ -120,7 +121,11 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
         Ok(body) => body,
         Err(response) => return response,
     };
-    match watch(&state, &grant, &body, remote) {
+    let cursor = match wanted_cursor(parts.uri.query()) {
+        Ok(cursor) => cursor,
+        Err(error) => return problem(&error),
+    };
+    match watch(&state, &grant, &body, cursor, remote) {
         Ok(accepted) => {
             let location =
                 format!("{}/{}", parts.uri.path().trim_end_matches('/'), accepted.resource);
@@ -142,6 +147,7 @@ fn watch(
     state: &State,
     grant: &Grant,
     body: &[u8],
+    cursor: Cursor,
     remote: Option<SocketAddr>,
 ) -> Result<super::Accepted> {
     let sdp = std::str::from_utf8(body)
@@ -149,7 +155,7 @@ fn watch(
     let offer = offer::inspect(sdp)?;
     let mut unavailable = None;
     for choice in offer.choices().filter(|choice| grant.codecs.contains(&choice.codec())) {
-        let attach = Attach { codec: choice.codec(), carrier: Carrier::Peer };
+        let attach = Attach { codec: choice.codec(), carrier: Carrier::Peer, cursor };
         let subscriber = match state.sessions.attach(&grant.session, attach) {
             Ok(subscriber) => subscriber,
             // Another codec's encoder may work.
@@ -165,6 +171,22 @@ fn watch(
         }
     }
     Err(unavailable.unwrap_or_else(|| no_codec(&offer, &grant.codecs)))
+}
+
+/// Where the query wants the pointer.
+fn wanted_cursor(query: Option<&str>) -> Result<Cursor> {
+    let mut pairs = query.unwrap_or_default().split('&');
+    match pairs.find_map(|pair| pair.strip_prefix("cursor=")) {
+        None | Some("apart") => Ok(Cursor::Apart),
+        Some("baked") => Ok(Cursor::Baked),
+        Some(_) => {
+            let limit = Some("apart, baked".to_owned());
+            let issue = Issue { path: "cursor".to_owned(), constraint: "one of", limit };
+            Err(Error::new(Kind::InvalidArgument, "`cursor` is neither `apart` nor `baked`")
+                .issue(issue)
+                .hint("Use `cursor=baked` to have the pointer in the picture"))
+        }
+    }
 }
 
 /// Why an offer is not answered, when no codec fits.
@@ -422,6 +444,27 @@ mod tests {
         let mut request = offering(browser(&[CHROMIUM]));
         request.headers_mut().remove("content-type");
         assert_eq!(server.send(request).status(), 415);
+    }
+
+    #[test]
+    fn the_query_says_where_the_pointer_is_wanted() {
+        let wanted = |query| wanted_cursor(query).unwrap();
+        assert_eq!(wanted(None), Cursor::Apart);
+        assert_eq!(wanted(Some("ticket=x")), Cursor::Apart);
+        assert_eq!(wanted(Some("ticket=x&cursor=baked")), Cursor::Baked);
+        assert_eq!(wanted(Some("cursor=apart&ticket=x")), Cursor::Apart);
+        let server = Server::start(&[Codec::H264]);
+        for (query, status) in [("cursor=baked", 201), ("cursor=boiled", 400)] {
+            let mut request = offering(browser(&[CHROMIUM]));
+            *request.uri_mut() = format!("/whep?{query}").parse().unwrap();
+            let response = server.send(request);
+            assert_eq!(response.status(), status, "{query}");
+            match response.headers().get("location") {
+                // The resource's address has no query.
+                Some(location) => assert!(!location.to_str().unwrap().contains('?')),
+                None => assert_eq!(json(&server, response)["issues"][0]["path"], "cursor"),
+            }
+        }
     }
 
     #[test]

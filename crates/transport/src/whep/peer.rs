@@ -423,8 +423,12 @@ impl Peer {
                     tracing::debug!(?reason, %error, "the stream is suspended");
                 }
                 Some(StreamEvent::Resumed) => tracing::debug!("the stream goes on"),
-                // WHEP has no words for it.
-                Some(StreamEvent::Titled(_)) => {}
+                // WHEP has no words for it; the pointer is in the picture where that is wanted.
+                Some(
+                    StreamEvent::Titled(_)
+                    | StreamEvent::CursorImage(_)
+                    | StreamEvent::CursorPosition(_),
+                ) => {}
                 None if waiting => {
                     self.has_media = false;
                     break;
@@ -634,7 +638,9 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
     use std::sync::mpsc;
 
-    use spaceport_session::{Attach, Carrier, Launch, Limits, Open, Policy, Publisher, Sessions};
+    use spaceport_session::{
+        Attach, Carrier, Cursor, Launch, Limits, Open, Policy, Publisher, Sessions,
+    };
     use spaceport_types::{Bounds, Target};
 
     use super::super::driver::now;
@@ -767,7 +773,7 @@ mod tests {
             ticket_ttl: None,
         };
         let session = sessions.open(open, now).unwrap().info.id;
-        let attach = Attach { codec: Codec::H264, carrier: Carrier::Peer };
+        let attach = Attach { codec: Codec::H264, carrier: Carrier::Peer, cursor: Cursor::Apart };
         let subscriber = sessions.attach(&session, attach).unwrap();
         let sdp = browser(&[CHROMIUM]);
         let (offer, choice) = (inspect(&sdp).unwrap(), best(&sdp).unwrap());
