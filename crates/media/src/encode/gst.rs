@@ -174,7 +174,8 @@ pub(super) const AV1: Kind = Kind {
             ("usage-profile", "realtime"),
             ("cpu-used", "10"),
             ("lag-in-frames", "0"),
-            ("end-usage", "cbr"),
+            // With "cbr", libaom 3.6 leaves blocks as they were that have changed altogether.
+            ("end-usage", "vbr"),
             ("keyframe-mode", "disabled"),
             ("keyframe-max-dist", "2147483647"),
             // The default is lossless, whatever the rate.
@@ -341,8 +342,15 @@ impl Encoder for Gst {
         let sample = self.sink.try_pull_sample(timeout).ok_or_else(|| self.failed())?;
         let buffer = sample.buffer_owned().ok_or_else(|| self.failed())?;
         let map = buffer.into_mapped_buffer_readable().map_err(|_| self.failed())?;
-        let payload = Bytes::copy_from_slice(map.as_slice());
+        let mut payload = Bytes::copy_from_slice(map.as_slice());
         let keyframe = bitstream::is_keyframe(self.kind.codec, &payload);
+        // libaom is not told what it could say.
+        if self.kind.codec == Codec::Av1
+            && keyframe
+            && let Some(described) = bitstream::av1_with_colors(&payload)
+        {
+            payload = described.into();
+        }
         Ok(Some(Encoded { payload, keyframe }))
     }
 

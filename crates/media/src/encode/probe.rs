@@ -91,6 +91,7 @@ fn try_out(candidate: &Candidate) -> Result<()> {
         let declared = match candidate.codec {
             Codec::Vp8 => bitstream::vp8_size(&encoded.payload),
             Codec::Vp9 => bitstream::vp9_size(&encoded.payload),
+            Codec::Av1 => bitstream::av1_size(&encoded.payload),
             _ => Some(SIZE),
         };
         if encoded.keyframe && declared != Some(SIZE) {

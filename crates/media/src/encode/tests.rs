@@ -12,6 +12,7 @@ use spaceport_types::{Bitrate, Cause, Codec, Rect, Size};
 
 use super::{Config, Encoded, Encoder, Mode, Preference};
 use crate::Frame;
+use crate::capture::counter;
 
 /// The picture 16 ms apart that tests draw on.
 pub(super) struct Screen {
@@ -514,6 +515,29 @@ fn the_rate_stays_below_the_cap_and_follows_it() {
             // What was saved up, 200 ms of it, may be spent once.
             assert!(rate < f64::from(kbps) * 1.25, "{name}: {rate} kbit/s of {kbps}");
             assert!(rate > f64::from(kbps) * 0.5, "{name}: {rate} kbit/s of {kbps}");
+        }
+    }
+}
+
+#[test]
+fn a_small_change_shows_in_the_very_next_picture() {
+    for name in encoders() {
+        let mut screen = Screen::new(1280, 720);
+        screen.bars();
+        let mut encoder = open(name, screen.size);
+        let mut damage = screen.whole();
+        let mut stream = Vec::new();
+        for number in 0..60 {
+            for (cell, white) in counter::cells(number) {
+                screen.fill(cell, if white { WHITE } else { BLACK });
+            }
+            let mode = if number == 0 { Mode::Keyframe } else { Mode::Delta };
+            stream.push(encode(&mut encoder, &mut screen, mode, &damage).payload);
+            damage = [counter::BOUNDS];
+        }
+        for (number, picture) in decode(codec(name), &stream).iter().enumerate() {
+            let luma = |x, y| picture.luma[(y * picture.size.width + x) as usize];
+            assert_eq!(counter::decode(luma), Some(number as u16), "{name}, {number}");
         }
     }
 }
