@@ -1,5 +1,7 @@
 //! An app for tests: it makes windows, draws on them and remembers what it drew.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use spaceport_testkit::Xvfb;
 use spaceport_types::{Bounds, Size};
 use x11rb::connection::Connection;
@@ -35,13 +37,17 @@ pub(crate) const PLAIN: Look = Look { depth: 24, border: 0, popup: false };
 
 pub(crate) const POPUP: Look = Look { popup: true, ..PLAIN };
 
+/// A display number that no other test gets, for servers that are killed: whoever looks for one
+/// must not find another's. Servers that are not told count up from 0.
+pub(crate) fn own_display() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(":{}", 10_000 + number % 40_000)
+}
+
 impl App {
     pub(crate) fn on(server: &Xvfb) -> Self {
-        Self::on_display(server.display())
-    }
-
-    pub(crate) fn on_display(display: &str) -> Self {
-        let (conn, screen) = RustConnection::connect(Some(display)).unwrap();
+        let (conn, screen) = RustConnection::connect(Some(server.display())).unwrap();
         let root = conn.setup().roots[screen].root;
         Self { conn, root }
     }

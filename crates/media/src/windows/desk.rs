@@ -158,6 +158,11 @@ impl Desk {
         self.conn.stream().as_fd()
     }
 
+    /// Whether changes are up to a window manager.
+    pub(super) fn is_managed(&self) -> bool {
+        self.manager.is_some()
+    }
+
     /// Waits until the X server has told what happened before now.
     pub(super) fn fence(&self) -> Result<()> {
         let asked = self.conn.get_input_focus().map_err(ReplyError::from);

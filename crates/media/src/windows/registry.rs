@@ -117,8 +117,12 @@ enum What {
 enum Answer {
     Windows(Arc<[Window]>),
     Native(u32),
-    /// It was asked for; the window was like this before.
-    Changing(Window),
+    /// It was asked for; the window was like this before. A window manager does it in its own time
+    /// and steps; without one it is done.
+    Changing {
+        before: Window,
+        managed: bool,
+    },
 }
 
 impl Registry {
@@ -157,10 +161,12 @@ impl Registry {
         action: Action,
     ) -> Result<Option<Window>> {
         let what = What::Change { handle: handle.to_owned(), epoch, action };
-        let Answer::Changing(before) = self.ask(what)? else { return Err(mixed_up()) };
+        let Answer::Changing { before, managed } = self.ask(what)? else {
+            return Err(mixed_up());
+        };
         let until = clock::instant() + EFFECT;
         let mut seen = before.clone();
-        let mut settled_at = None;
+        let mut settled_at: Option<Instant> = None;
         let mut published = self.published();
         loop {
             if !published.up {
@@ -173,11 +179,10 @@ impl Registry {
                 seen = window.clone();
                 settled_at = Some(now + SETTLED);
             }
+            let still = !managed || settled_at.is_none_or(|at| at <= now);
             // Some windows only have sizes of whole characters, and never the one asked for.
-            let settled = matches!(action, Action::Place(_))
-                && window.bounds != before.bounds
-                && settled_at.is_some_and(|at| at <= now);
-            if action.done(&before, window) || settled || now >= until {
+            let placed = matches!(action, Action::Place(_)) && window.bounds != before.bounds;
+            if still && (placed || action.done(&before, window)) || now >= until {
                 return Ok(Some(seen));
             }
             let wake_at = settled_at.filter(|&at| at > now).map_or(until, |at| at.min(until));
@@ -372,7 +377,10 @@ fn serve(
                                 }
                             }
                             shared.publish(desk.windows(), true);
-                            Ok(Answer::Changing(window.clone()))
+                            Ok(Answer::Changing {
+                                before: window.clone(),
+                                managed: desk.is_managed(),
+                            })
                         }
                         Err(error) => Err(error),
                     }

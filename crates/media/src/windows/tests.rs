@@ -12,7 +12,7 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::wrapper::ConnectionExt as _;
 
-use super::app::{App, Look, PLAIN, POPUP};
+use super::app::{App, Look, PLAIN, POPUP, own_display};
 use super::*;
 
 const SCREEN: Size = Size::new(800, 600);
@@ -285,7 +285,9 @@ fn a_real_window_manager_is_asked() {
     assert_eq!(large.state, State::Maximized);
     assert!(large.bounds.width > 700 && large.bounds.height > 500, "{large:?}");
     let back = windows.restore(&early, 0).unwrap();
-    assert_eq!((back.state, back.bounds), (State::Normal, Bounds::new(70, 60, 333, 222)));
+    // Openbox puts it back by where its frame was, so it may be off by what the frame is wide.
+    assert_eq!((back.state, back.bounds.size()), (State::Normal, Size::new(333, 222)));
+    assert!(back.bounds.x.abs_diff(70) < 30 && back.bounds.y.abs_diff(60) < 30, "{back:?}");
     windows.maximize(&early, 0).unwrap();
     let to = Placement { x: Some(80), y: Some(90), width: Some(100), height: Some(101) };
     let placed = windows.set_bounds(&early, 0, to).unwrap();
@@ -371,9 +373,9 @@ fn a_watcher_is_woken() {
 
 #[test]
 fn a_server_that_dies_is_an_error_and_one_that_comes_back_has_new_windows() {
-    let mut server = Xvfb::start(SCREEN).unwrap();
-    let (windows, display) = (on(&server), server.display().to_owned());
-    let app = App::on(&server);
+    let display = own_display();
+    let mut server = Xvfb::with(SCREEN, 24, &[&display]).unwrap();
+    let (windows, app) = (on(&server), App::on(&server));
     let _window = app.shown(Bounds::new(0, 0, 10, 10), PLAIN);
     assert_eq!(handles(&windows), ["w1"]);
     let mut watch = windows.watch().unwrap();
@@ -386,44 +388,13 @@ fn a_server_that_dies_is_an_error_and_one_that_comes_back_has_new_windows() {
     assert!(error.report().hint.is_some());
     assert_eq!(windows.get("w1", 0).unwrap_err().cause(), Some(Cause::CaptureFailed));
 
-    let again = Restarted::start(&display);
-    let app = App::on_display(&display);
+    let again = Xvfb::with(SCREEN, 24, &[&display]).unwrap();
+    let app = App::on(&again);
     let _window = app.shown(Bounds::new(0, 0, 10, 10), PLAIN);
     // By itself, as somebody watches.
     let Some(Change::Created(window)) = watch.next_within(LONG) else { panic!("not back") };
     assert_eq!(window.handle, "w2");
     assert_eq!(windows.get("w1", 0).unwrap_err().kind(), Kind::NotFound);
-    drop(again);
-}
-
-/// A server on the display of one that was killed.
-struct Restarted(Child);
-
-impl Restarted {
-    fn start(display: &str) -> Self {
-        use std::io::BufRead as _;
-        let mut server = Command::new("Xvfb")
-            .args([display, "-displayfd", "1", "-screen", "0", "320x240x24", "-nolisten", "tcp"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut ready = String::new();
-        let stdout = server.stdout.take().unwrap();
-        std::io::BufReader::new(stdout).read_line(&mut ready).unwrap();
-        assert!(!ready.is_empty(), "it did not start");
-        Self(server)
-    }
-}
-
-impl Drop for Restarted {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        // Asked nicely, it takes its socket and its lock file with it.
-        let _asked = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        drop(self.0.wait());
-    }
 }
 
 #[test]
