@@ -9,6 +9,7 @@
 
 pub mod capture;
 pub mod clock;
+mod cursor;
 pub mod demo;
 pub mod encode;
 mod frame;

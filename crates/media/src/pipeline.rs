@@ -15,11 +15,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use spaceport_session::{Demand, Published, Publisher, Settings};
+use spaceport_session::{Cursor, Demand, Published, Publisher, Settings};
 use spaceport_types::{Bounds, Cause, Codec, Error, Geometry, Kind, Result, Suspension};
 
 use crate::capture::{self, Source};
 use crate::clock;
+use crate::cursor::{self, Baked, Follower, News};
 use crate::encode::{self, Encoder, Mode};
 use crate::wake::{EventFd, timespec};
 
@@ -80,6 +81,9 @@ pub fn spawn(publisher: Publisher, config: Config) -> Result<JoinHandle<()>> {
 trait Parts: Send + 'static {
     fn source(&self, publisher: &Publisher, max_fps: u32) -> Result<Box<dyn Source>>;
 
+    /// What follows the pointer for the viewers that draw it; `None` where there is no pointer.
+    fn follower(&self, publisher: &Publisher) -> Result<Option<Follower>>;
+
     /// The encoders to try, best first.
     fn encoders(&self, codec: Codec) -> Vec<String>;
 
@@ -88,7 +92,24 @@ trait Parts: Send + 'static {
 
 impl Parts for Config {
     fn source(&self, publisher: &Publisher, max_fps: u32) -> Result<Box<dyn Source>> {
-        capture::open(publisher.target(), &self.capture, max_fps)
+        let target = publisher.target();
+        let source = capture::open(target, &self.capture, max_fps)?;
+        match (publisher.cursor(), cursor::display_of(target, &self.capture)?) {
+            (Cursor::Baked, Some(display)) => Ok(Box::new(Baked::over(source, display)?)),
+            _ => Ok(source),
+        }
+    }
+
+    fn follower(&self, publisher: &Publisher) -> Result<Option<Follower>> {
+        let Some(display) = cursor::display_of(publisher.target(), &self.capture)? else {
+            return Ok(None);
+        };
+        let pointer = publisher.pointer();
+        let tell = move |news| match news {
+            News::Image(image) => pointer.cursor_image(image),
+            News::Position(position) => pointer.cursor_position(position),
+        };
+        Follower::start(display, tell).map(Some)
     }
 
     fn encoders(&self, codec: Codec) -> Vec<String> {
@@ -168,6 +189,8 @@ struct Pipeline<P> {
 /// What is open while somebody watches.
 struct Live {
     source: Box<dyn Source>,
+    /// What follows the pointer while somebody wants that; `Some(None)` where nothing can.
+    pointer: Option<Option<Follower>>,
     encoding: Option<Encoding>,
     pace: Pace,
     refine: Option<Refine>,
@@ -237,6 +260,9 @@ impl<P: Parts> Pipeline<P> {
             if demand.closed {
                 return Ok(());
             }
+            if !demand.cursor {
+                self.unfollow();
+            }
             let next = if demand.viewers == 0 {
                 self.idle(now)
             } else {
@@ -280,11 +306,15 @@ impl<P: Parts> Pipeline<P> {
             self.publisher.counters().pipelines.add(1);
             tracing::info!(bounds = ?source.bounds(), "source opened");
             let pace = Pace::default();
-            self.live = Some(Live { source, encoding: None, pace, refine: None, hidden: None });
+            let (pointer, encoding, refine, hidden) = (None, None, None, None);
+            self.live = Some(Live { source, pointer, encoding, pace, refine, hidden });
         }
         let Some(live) = &mut self.live else { return Ok(Next::Now) };
 
         let changed = live.source.has_damage(now).map_err(Trouble::of_source)?;
+        if demand.cursor {
+            live.follow(&self.parts, &self.publisher);
+        }
         if let Some(title) = live.source.new_title() {
             self.publisher.retitle(title);
         }
@@ -450,6 +480,13 @@ impl<P: Parts> Pipeline<P> {
         Ok(Next::Now)
     }
 
+    /// Nobody draws the pointer: nothing follows it.
+    fn unfollow(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.pointer = None;
+        }
+    }
+
     /// Lets go of the source and the encoder.
     fn close(&mut self) {
         if self.live.take().is_some() {
@@ -513,6 +550,20 @@ impl Live {
             encoding.settings.bitrate = settings.bitrate;
         }
         Ok(())
+    }
+
+    /// Has the pointer followed, and says where the target is.
+    fn follow(&mut self, parts: &impl Parts, publisher: &Publisher) {
+        let follower = self.pointer.get_or_insert_with(|| {
+            parts.follower(publisher).unwrap_or_else(|error| {
+                tracing::warn!(%error, "the pointer is not followed");
+                None
+            })
+        });
+        if let Some(follower) = follower {
+            let shown = self.source.hidden().is_none();
+            follower.place(shown.then(|| self.source.bounds()));
+        }
     }
 
     /// Tells viewers when there is nothing to show, and says whether pictures can be made anyway.
@@ -631,8 +682,7 @@ mod tests {
 
     use bytes::Bytes;
     use spaceport_session::{
-        Attach, Carrier, Cursor, Event, Launch, Limits, Open, Policy, Preferences, Sessions,
-        Subscriber,
+        Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
     };
     use spaceport_testkit::Xvfb;
     use spaceport_types::{Bitrate, Packet, SessionId, Size, Target};
@@ -641,6 +691,7 @@ mod tests {
     use crate::Frame;
     use crate::capture::pattern;
     use crate::capture::x11::tests::Painter;
+    use crate::cursor::tests::{Hand, threads};
     use crate::encode::Encoded;
     use crate::windows::app::{App, PLAIN, POPUP, Painted, own_display};
     use crate::windows::{Placement, Windows};
@@ -695,11 +746,11 @@ mod tests {
         }
 
         fn attach(&self) -> Viewer {
-            let attach = Attach {
-                codec: Codec::H264,
-                carrier: Carrier::Socket,
-                cursor: Cursor::Apart,
-            };
+            self.attach_with(Cursor::Apart)
+        }
+
+        fn attach_with(&self, cursor: Cursor) -> Viewer {
+            let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor };
             Viewer(self.sessions.attach(&self.session, attach).unwrap())
         }
 
@@ -791,6 +842,10 @@ mod tests {
             }
             let source = pattern::TestPattern::new(pattern::Config::default());
             Ok(Box::new(FakeSource { source, breaks: Arc::clone(&self.source_breaks) }))
+        }
+
+        fn follower(&self, _: &Publisher) -> Result<Option<Follower>> {
+            Ok(None)
         }
 
         fn encoders(&self, _: Codec) -> Vec<String> {
@@ -993,6 +1048,75 @@ mod tests {
         // a second apart, takes half a second on average.
         let took = clock::now() - before;
         assert!(took < Duration::from_millis(400), "{took:?}");
+        space.end();
+    }
+
+    #[test]
+    fn the_pointer_moves_without_pictures_and_is_followed_for_nobody_but_who_asks() {
+        let server = Xvfb::start(Size::new(640, 480)).unwrap();
+        let hand = Hand::on(&server);
+        hand.warp(300, 200);
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        assert_eq!(threads("pointer"), 0, "nobody asked");
+
+        let captured = space.captured();
+        viewer.0.want_cursor(true);
+        let Event::CursorImage(image) = viewer.event() else { panic!("no image first") };
+        let mut at = |wanted: (i32, i32)| loop {
+            match viewer.event() {
+                Event::CursorPosition(at)
+                    if (at.visible, at.x, at.y) == (true, wanted.0, wanted.1) =>
+                {
+                    return;
+                }
+                Event::CursorPosition(_) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        at((300, 200));
+        for step in 0..50 {
+            hand.warp(300 + step, 200);
+        }
+        at((349, 200));
+        assert_eq!(space.captured(), captured, "a picture of a pointer that is not in it");
+
+        // One who comes late is told at once; a picture it needs comes as ever.
+        let mut late = space.attach();
+        late.0.want_cursor(true);
+        let Event::CursorImage(same) = late.event() else { panic!("no image first") };
+        assert_eq!(same.serial, image.serial);
+        assert!(matches!(late.event(), Event::CursorPosition(_)));
+        assert!(late.packet().keyframe);
+
+        assert_eq!(threads("pointer"), 1, "one for both");
+        late.0.want_cursor(false);
+        drop(viewer);
+        while threads("pointer") > 0 {
+            std::thread::yield_now();
+        }
+        space.end();
+    }
+
+    #[test]
+    fn a_pointer_in_the_picture_makes_pictures_when_it_moves_and_only_there() {
+        let server = Xvfb::start(Size::new(640, 480)).unwrap();
+        let hand = Hand::on(&server);
+        let space = Space::on(&server);
+        let mut plain = space.attach();
+        assert!(plain.packet().keyframe);
+        let mut baked = space.attach_with(Cursor::Baked);
+        assert!(baked.packet().keyframe);
+        plain.until_still();
+        baked.until_still();
+        for step in 0..3 {
+            hand.warp(100 + 50 * step, 100);
+            assert!(!baked.packet().keyframe);
+            baked.until_still();
+        }
+        assert_eq!(plain.until_still(), 0);
         space.end();
     }
 
