@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
-use spaceport_tests::{Folder, Gateway, Script, TOKEN};
+use spaceport_testkit::Xvfb;
+use spaceport_tests::{Folder, Gateway, Script, TOKEN, Window};
+use spaceport_types::Size;
 
 #[test]
 fn the_published_client_adds_lists_streams_and_closes() {
@@ -57,8 +59,45 @@ fn the_published_client_is_told_that_its_token_is_wrong() {
     assert_eq!(added["error"], "Unauthenticated", "{added}");
 }
 
+#[test]
+fn the_published_client_streams_windows_and_sees_one_close() {
+    let server = Xvfb::start(Size::new(1024, 768)).unwrap();
+    let gone = Window::open(server.display(), "Notes", "Editor", (20, 30), (333, 201));
+    let _front = Window::open(server.display(), "Journal", "Reader", (500, 300), (260, 180));
+    let gateway = Gateway::with_display(server.display());
+    let home = Folder::new("cua");
+    let mut client = script("cua_windows.py", &gateway, &home, TOKEN);
+
+    let listed = client.hear();
+    assert_eq!(
+        listed["windows"],
+        json!([
+            { "epoch": 1, "title": "Journal", "app": "Reader" },
+            { "epoch": 1, "title": "Notes", "app": "Editor" },
+        ]),
+        "front to back"
+    );
+    for size in [json!([260, 180]), json!([333, 201])] {
+        let streamed = client.hear();
+        assert_eq!(streamed["size"], size, "{streamed}");
+        assert_eq!(streamed["first"]["keyframe"], true, "{streamed}");
+    }
+    let unknown = client.hear();
+    assert!(unknown["message"].as_str().unwrap().contains("w999"), "{unknown}");
+    drop(client.hear());
+    drop(gone);
+    client.go_on();
+    let closed = client.hear();
+    assert_eq!((&closed["close_code"], &closed["lifecycle"]), (&json!(4410), &json!("closed")));
+    assert_eq!(client.hear()["other"], "still plays");
+}
+
 /// `e2e/cua_client.py` in the environment that holds the client.
 fn client(gateway: &Gateway, home: &Folder, token: &str) -> Script {
+    script("cua_client.py", gateway, home, token)
+}
+
+fn script(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Script {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let python = root.join("target/venv-cua/bin/python");
     assert!(
@@ -68,7 +107,7 @@ fn client(gateway: &Gateway, home: &Folder, token: &str) -> Script {
     );
     let mut command = Command::new(python);
     command
-        .arg(root.join("tests/e2e/cua_client.py"))
+        .arg(root.join("tests/e2e").join(name))
         .args([&format!("http://{}", gateway.http()), token])
         .arg(home.path())
         .envs([("DO_NOT_TRACK", "1"), ("CUA_TELEMETRY", "0"), ("CUA_MESH", "off")])

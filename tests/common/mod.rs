@@ -7,6 +7,7 @@ mod screen;
 mod script;
 mod server;
 mod socket;
+mod window;
 
 pub use cpu::Cpu;
 pub use folder::Folder;
@@ -17,6 +18,7 @@ pub use screen::Screen;
 pub use script::{Browser, Script};
 pub use server::Server;
 pub use socket::{Event, Refusal, Socket, Via};
+pub use window::Window;
 
 use std::time::Duration;
 

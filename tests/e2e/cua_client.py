@@ -90,11 +90,17 @@ async def main():
             say(step=step, **failed(error))
 
 
-status = 0
-try:
-    asyncio.run(main())
-except BaseException as error:
-    print(repr(error), file=sys.stderr, flush=True)
-    status = 1
-# A thread of the client may still run, and an orderly exit would abort the interpreter.
-os._exit(status)
+def run(script):
+    """Runs a script and exits with what became of it."""
+    status = 0
+    try:
+        asyncio.run(script())
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        status = 1
+    # A thread of the client may still run, and an orderly exit would abort the interpreter.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -267,7 +267,7 @@ async fn what_is_not_served_names_the_feature() {
         ("SystemService/NoSuchMethod", "system"),
         ("SystemService/AttachRelay", "relay_attach"),
         ("ComputerService/Screenshot", "screenshot"),
-        ("WindowsService/ListWindows", "windows"),
+        ("WindowsService/LaunchApp", "launch_app"),
         ("TeleportService/BeginReceiveFiles", "teleport"),
         ("ProcessService/StartProcess", "process"),
         ("NoSuchService/Method", "NoSuchService"),
@@ -352,7 +352,7 @@ async fn a_request_that_cannot_be_met_says_why() {
         assert_eq!(gateway.call(form, open, &window).await.failure().0, 3);
         let window = pb::WindowRef { id: "w1".into(), epoch: 0 };
         let window = target(pb::media_target::Target::Window(window));
-        assert_eq!(gateway.call(form, open, &window).await.code, 14, "no X server, no windows");
+        assert_eq!(gateway.call(form, open, &window).await.code, 12, "no X server, no windows");
 
         let codec = pb::OpenMediaRequest { codecs: vec![3], ..Default::default() };
         let reply = gateway.call(form, open, &codec).await;
@@ -431,6 +431,7 @@ async fn reflection_lists_what_is_served() {
             "cua.env.v1.ComputerService",
             "cua.env.v1.StreamService",
             "cua.env.v1.SystemService",
+            "cua.env.v1.WindowsService",
             "grpc.reflection.v1.ServerReflection",
         ]
     );
