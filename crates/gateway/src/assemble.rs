@@ -36,6 +36,7 @@ use crate::auth::{self, Auth};
 use crate::config::{Config, write_private};
 use crate::gate::Gate;
 use crate::launcher::Launcher;
+use crate::opening::Opening;
 use crate::service::Service;
 use crate::targets::Targets;
 use crate::{grpc, http};
@@ -44,8 +45,11 @@ use crate::{grpc, http};
 /// are connected stay so.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// How long a client may take over the head of a request.
+/// How long a client may take to say what it speaks, and then over the head of each request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest head of an HTTP/1.1 request. Anyone can send one, and it is held in memory.
+const MAX_HEAD: usize = 64 << 10;
 
 /// How long connections get to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -226,6 +230,7 @@ fn assemble(service: &Service, endpoint: whep::Endpoint, guarded: bool) -> Route
         .merge(whep::http::router(peers))
         .merge(grpc::routes(service.clone()).layer(cross_origin()))
         .fallback(http::not_found)
+        .layer(middleware::from_fn(http::explain))
         .layer(middleware::from_fn(http::harden))
 }
 
@@ -261,7 +266,11 @@ struct Connections {
 impl Connections {
     fn new(router: Router) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_buf_size(MAX_HEAD);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -289,7 +298,8 @@ impl Connections {
             request
         });
         let service = TowerToHyperService::new(router);
-        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let stream = TokioIo::new(Opening::new(stream, HEADER_TIMEOUT));
+        let connection = self.builder.serve_connection_with_upgrades(stream, service);
         let connection = self.graceful.watch(connection.into_owned());
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -3,22 +3,25 @@
 
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::header::{CONTENT_TYPE, LOCATION};
+use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use spaceport_types::{Error, Kind, Result};
 
+use spaceport_transport::body;
 pub(crate) use spaceport_transport::problem::problem;
+use spaceport_transport::problem::with_status;
 
 use crate::service::{OpenRequest, Opened, Service};
 use crate::{assets, auth, metrics};
 
-/// The largest body that any of these routes takes.
+/// The largest body that any of these routes reads.
 const MAX_BODY: usize = 64 << 10;
 
 /// The open routes: health, the page and its assets, and opening a stream with a viewer ticket.
@@ -30,7 +33,6 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/viewer/", get(assets::index))
         .route("/viewer/{*path}", get(assets::file))
         .route("/viewer/open", post(open))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(service)
 }
 
@@ -52,6 +54,22 @@ pub(crate) async fn not_found(request: Request) -> Response {
         &Error::new(Kind::NotFound, format!("there is nothing at `{path}`"))
             .hint("The viewer page is at `/viewer/`"),
     )
+}
+
+/// Puts the router's own refusal of a method, which has no body, into the form that all have.
+pub(crate) async fn explain(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    let bare = !response.headers().contains_key(CONTENT_TYPE);
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED || !bare {
+        return response;
+    }
+    let error = Error::new(Kind::InvalidArgument, format!("`{path}` does not take `{method}`"));
+    let mut explained = with_status(&error, 405);
+    if let Some(allowed) = response.headers().get(ALLOW) {
+        explained.headers_mut().insert(ALLOW, allowed.clone());
+    }
+    explained
 }
 
 /// Headers that every answer carries.
@@ -123,11 +141,11 @@ struct ViewerAnswer {
     policy: &'static str,
 }
 
-async fn open(
-    State(service): State<Service>,
-    headers: HeaderMap,
-    body: axum::body::Bytes,
-) -> Response {
+async fn open(State(service): State<Service>, headers: HeaderMap, body: Body) -> Response {
+    let body = match body::read(body, MAX_BODY).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
     match open_viewer(&service, &headers, &body).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => problem(&error.operation("open_stream")),

@@ -16,6 +16,7 @@ mod http;
 mod launcher;
 mod machine;
 mod metrics;
+mod opening;
 pub mod service;
 mod targets;
 

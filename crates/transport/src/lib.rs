@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod body;
 mod pointer;
 pub mod problem;
 pub mod websocket;

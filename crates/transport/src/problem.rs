@@ -23,7 +23,7 @@ pub fn problem(error: &Error) -> Response {
 }
 
 /// The same with another status, where HTTP has a closer one than the error's kind.
-pub(crate) fn with_status(error: &Error, status: u16) -> Response {
+pub fn with_status(error: &Error, status: u16) -> Response {
     let report = error.report();
     let kind = serde_json::to_value(report.kind).ok();
     let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("internal");

@@ -82,7 +82,7 @@ impl Server {
         let driver = std::thread::spawn(|| driver.run());
         let gate = Doorman { session: session.clone(), codecs: codecs.to_vec() };
         let state = State::new(endpoint.clone(), sessions.clone(), Arc::new(gate));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Self {
             router: http::router(state),
             endpoint,

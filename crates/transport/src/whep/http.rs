@@ -17,16 +17,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{ConnectInfo, Path, Request, State as Extract};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, FromRequestParts, Path, Request, State as Extract};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::routing::{MethodFilter, on};
 use spaceport_session::{Attach, Carrier, Cursor, Sessions};
 use spaceport_types::{Cause, Codec, Error, Issue, Kind, Result, SessionId};
 
+use super::directory::UNKNOWN;
 use super::offer::{self, MAX_OFFER};
 use super::{Endpoint, Patched};
+use crate::body::read;
 use crate::problem::{problem, with_status};
 
 /// Decides who may watch what. The gateway implements it.
@@ -208,9 +211,24 @@ fn no_codec(offer: &offer::Offer, available: &[Codec]) -> Error {
         .hint("Offer to receive H.264 (packetization mode 1), VP8, VP9 or AV1, or watch over WebSocket")
 }
 
+/// The resource that a path names.
+struct Name(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Response<Body>;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Self(name)),
+            // It is no text, so it is no name that was ever given out.
+            Err(_) => Err(problem(&Error::new(Kind::NotFound, UNKNOWN))),
+        }
+    }
+}
+
 async fn patch(
     Extract(state): Extract<State>,
-    Path(resource): Path<String>,
+    Name(resource): Name,
     request: Request,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
@@ -242,7 +260,7 @@ async fn patch(
     }
 }
 
-async fn delete(Extract(state): Extract<State>, Path(resource): Path<String>) -> Response<Body> {
+async fn delete(Extract(state): Extract<State>, Name(resource): Name) -> Response<Body> {
     match state.endpoint.remove(&resource) {
         Ok(()) => empty(StatusCode::OK),
         Err(error) => problem(&error),
@@ -250,7 +268,7 @@ async fn delete(Extract(state): Extract<State>, Path(resource): Path<String>) ->
 }
 
 /// 204 while the stream runs, then for a while the reason why it ended.
-async fn get(Extract(state): Extract<State>, Path(resource): Path<String>) -> Response<Body> {
+async fn get(Extract(state): Extract<State>, Name(resource): Name) -> Response<Body> {
     match state.endpoint.check(&resource) {
         Ok(()) => empty(StatusCode::NO_CONTENT),
         Err(error) => problem(&error),
@@ -293,17 +311,6 @@ fn not_allowed(method: &Method, uri: &Uri, allowed: &'static str) -> Response<Bo
     let mut response = with_status(&error, 405);
     set(&mut response, header::ALLOW, allowed);
     response
-}
-
-/// Reads a whole body of at most `max` bytes.
-async fn read(body: Body, max: usize) -> Result<Bytes, Response<Body>> {
-    to_bytes(body, max).await.map_err(|error| {
-        // The other reason a body ends early is a client that is gone, and reads no answer.
-        let error = Error::new(Kind::InvalidArgument, "the body is too large")
-            .with("limit", max)
-            .source(error.to_string());
-        with_status(&error, 413)
-    })
 }
 
 fn wrong_type(expected: &'static str) -> Response<Body> {
@@ -464,6 +471,16 @@ mod tests {
                 Some(location) => assert!(!location.to_str().unwrap().contains('?')),
                 None => assert_eq!(json(&server, response)["issues"][0]["path"], "cursor"),
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_not_found() {
+        let server = Server::start(&[Codec::H264]);
+        for request in [Request::get("/whep/%ff"), Request::delete("/whep/%ff")] {
+            let response = server.send(plain(request));
+            assert_eq!(response.status(), 404);
+            assert_eq!(json(&server, response)["kind"], "not_found");
         }
     }
 
