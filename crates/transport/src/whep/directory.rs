@@ -22,7 +22,18 @@ pub(super) struct Directory {
     max: usize,
     next: Key,
     resources: HashMap<String, Resource>,
-    ended: VecDeque<(String, Option<Arc<Error>>)>,
+    ended: VecDeque<(String, Ending)>,
+}
+
+/// How a resource ended.
+#[derive(Debug)]
+enum Ending {
+    /// Its viewer hung up on the media side, and may still say so here.
+    Left,
+    /// Its viewer took it away.
+    Removed,
+    /// Something ended it.
+    Because(Arc<Error>),
 }
 
 /// A resource that exists.
@@ -82,14 +93,20 @@ impl Directory {
         self.resources.get_mut(name).ok_or_else(|| Error::new(Kind::NotFound, UNKNOWN))
     }
 
-    /// Takes the resource `name` away, because its viewer wants it so.
-    pub(super) fn remove(&mut self, name: &str) -> Result<Key> {
-        match self.resources.remove(name) {
-            Some(resource) => {
-                self.remember(name.to_owned(), None);
-                Ok(resource.key)
+    /// Takes the resource `name` away, because its viewer wants it so. `None` when there is no peer
+    /// behind it any more: players close their connection first and then say so, and the connection
+    /// is often the faster of the two.
+    pub(super) fn remove(&mut self, name: &str) -> Result<Option<Key>> {
+        if let Some(resource) = self.resources.remove(name) {
+            self.remember(name.to_owned(), Ending::Removed);
+            return Ok(Some(resource.key));
+        }
+        match self.ended.iter_mut().find(|(ended, _)| ended == name) {
+            Some((_, ending @ Ending::Left)) => {
+                *ending = Ending::Removed;
+                Ok(None)
             }
-            None => Err(self.missing(name)),
+            _ => Err(self.missing(name)),
         }
     }
 
@@ -98,25 +115,27 @@ impl Directory {
         let name = self.resources.iter().find(|(_, resource)| resource.key == key);
         let Some(name) = name.map(|(name, _)| name.clone()) else { return };
         self.resources.remove(&name);
-        let reason = match end {
-            End::Left => None,
-            End::Because(reason) => Some(Arc::clone(reason)),
+        let ending = match end {
+            End::Left => Ending::Left,
+            End::Because(reason) => Ending::Because(Arc::clone(reason)),
         };
-        self.remember(name, reason);
+        self.remember(name, ending);
     }
 
-    fn remember(&mut self, name: String, reason: Option<Arc<Error>>) {
+    fn remember(&mut self, name: String, ending: Ending) {
         if self.ended.len() == REMEMBERED {
             self.ended.pop_front();
         }
-        self.ended.push_back((name, reason));
+        self.ended.push_back((name, ending));
     }
 
     fn missing(&self, name: &str) -> Error {
         match self.ended.iter().find(|(ended, _)| ended == name) {
-            Some((_, Some(reason))) => again(reason),
-            Some((_, None)) => Error::because(Cause::SessionClosed, "this stream was ended")
-                .hint("Start another with a new offer"),
+            Some((_, Ending::Because(reason))) => again(reason),
+            Some((_, Ending::Left | Ending::Removed)) => {
+                Error::because(Cause::SessionClosed, "this stream was ended")
+                    .hint("Start another with a new offer")
+            }
             None => Error::new(Kind::NotFound, UNKNOWN)
                 .hint("Start a stream by posting an offer to the WHEP endpoint"),
         }
@@ -139,7 +158,8 @@ fn again(error: &Error) -> Error {
     }
 }
 
-const UNKNOWN: &str = "no stream has that name";
+/// What is said of a name that names nothing.
+pub(super) const UNKNOWN: &str = "no stream has that name";
 
 #[cfg(test)]
 mod tests {
@@ -185,6 +205,16 @@ mod tests {
         }
         assert_eq!(directory.ended.len(), REMEMBERED);
         assert_eq!(directory.find("a").unwrap_err().http_status(), 404);
+    }
+
+    #[test]
+    fn a_viewer_that_hung_up_may_still_take_its_resource_away_once() {
+        let mut directory = directory();
+        let key = directory.find("a").unwrap().key;
+        directory.ended(key, &End::Left);
+        assert_eq!(directory.find("a").unwrap_err().http_status(), 410);
+        assert_eq!(directory.remove("a").unwrap(), None);
+        assert_eq!(directory.remove("a").unwrap_err().http_status(), 410);
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Endpoint {
     /// Ends a resource.
     fn remove(&self, name: &str) -> Result<()> {
         let key = self.inner.shared.directory().remove(name)?;
-        self.inner.shared.command(Command::Remove { key })
+        key.map_or(Ok(()), |key| self.inner.shared.command(Command::Remove { key }))
     }
 
     /// Where a viewer that comes from `remote` may reach the socket.
