@@ -46,6 +46,16 @@ pub struct ViewerStats {
     pub cuts: u64,
 }
 
+impl ViewerStats {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            delivered: self.delivered + other.delivered,
+            lost: self.lost + other.lost,
+            cuts: self.cuts + other.cuts,
+        }
+    }
+}
+
 /// What [`Fanout::next`] did.
 pub(crate) struct Next {
     pub(crate) event: Option<Event>,

@@ -798,6 +798,58 @@ mod tests {
         assert_eq!(sessions.info(&stays).unwrap().geometry.frame_size.width, 640);
     }
 
+    #[test]
+    fn what_a_viewer_got_is_known_after_it_moved_and_after_its_session_closed() {
+        let (sessions, launched, now) = setup();
+        let _stays = sessions.attach(&sessions.open(open(), now).unwrap().info.id, SOCKET).unwrap();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut viewer = sessions.attach(&id, SOCKET).unwrap();
+        let first = launched.take().remove(0);
+        publish(&first, true, 1, now);
+        assert_eq!(packets(&mut viewer).len(), 1);
+        let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
+        sessions.set_preferences(&id, wanted).unwrap();
+        let second = launched.take().remove(0);
+        publish(&second, true, 1, now);
+        assert_eq!(packets(&mut viewer).len(), 1);
+        assert_eq!(viewer.stats().delivered, 2);
+        sessions.close(&id).unwrap();
+        assert_eq!(viewer.stats().delivered, 2);
+    }
+
+    #[test]
+    fn limits_changed_without_end_cost_two_keyframes_a_second_and_the_last_ones_hold() {
+        let (sessions, launched, mut now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let mut viewer = sessions.attach(&id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        publish(&publisher, true, 1, now);
+        let (mut known, mut keyframes) = (publisher.demand(now).settings, 0);
+        for step in 0..200_u32 {
+            let (max_dimension, bitrate) = (320 + step % 2, Bitrate::from_kbps(1000 + step));
+            let wanted = Preferences {
+                max_dimension: Some(max_dimension),
+                bitrate: Some(bitrate),
+                ..Preferences::default()
+            };
+            sessions.set_preferences(&id, wanted).unwrap();
+            now += Duration::from_millis(10);
+            let told = publisher.demand(now).settings;
+            assert_eq!(told.bitrate, bitrate, "what costs no keyframe holds at once");
+            if told.max_dimension != known.max_dimension {
+                keyframes += 1;
+                publish(&publisher, true, 1 + keyframes, now);
+            }
+            known = told;
+        }
+        assert!((3..=4).contains(&keyframes), "{keyframes} in two seconds");
+        let due = publisher.demand(now).keyframe;
+        assert!(due.is_none_or(|due| due <= now + Duration::from_millis(500)));
+        let later = publisher.demand(now + Duration::from_millis(500)).settings;
+        assert_eq!(later, sessions.info(&id).unwrap().settings);
+        assert!(!packets(&mut viewer).is_empty());
+    }
+
     fn image(serial: u64) -> Arc<CursorImage> {
         let rgba = Bytes::from_static(&[255; 4]);
         Arc::new(CursorImage { serial, size: Size::new(1, 1), hotspot: (0, 0), rgba })

@@ -114,6 +114,8 @@ pub(crate) struct Stream {
 
 struct State {
     fanout: Fanout,
+    /// The limits that were asked for last, and those that the producer knows of.
+    wanted: Settings,
     settings: Settings,
     closed: bool,
     producer: Option<Waker>,
@@ -129,6 +131,7 @@ impl Stream {
     ) -> Self {
         let state = State {
             fanout: Fanout::default(),
+            wanted: settings,
             settings,
             closed: false,
             producer: None,
@@ -151,14 +154,17 @@ impl Stream {
         state.wake_producer();
     }
 
-    fn detach(&self, id: ViewerId) {
+    /// Lets a viewer go, and returns what it got here.
+    fn detach(&self, id: ViewerId) -> ViewerStats {
         let mut state = lock(&self.state);
         state.wakers.remove(&id);
-        if let Some(stats) = state.fanout.detach(id) {
+        let stats = state.fanout.detach(id);
+        if let Some(stats) = stats {
             self.counters.viewers.sub(1);
             tracing::debug!(%id, ?stats, "viewer left");
         }
         state.wake_producer();
+        stats.unwrap_or_default()
     }
 
     pub(crate) fn request_keyframe(&self) {
@@ -167,10 +173,11 @@ impl Stream {
         state.wake_producer();
     }
 
-    /// Changes the limits of a running stream.
+    /// Changes the limits of a running stream. The producer learns of them when it may answer with a
+    /// keyframe.
     pub(crate) fn set_settings(&self, settings: Settings) {
         let mut state = lock(&self.state);
-        state.settings = settings;
+        state.wanted = settings;
         state.wake_producer();
     }
 
@@ -198,6 +205,24 @@ impl fmt::Debug for Stream {
 }
 
 impl State {
+    /// Lets the producer know of new limits, unless they cost a keyframe and it is too early for one:
+    /// another size or a higher frame rate is another encoder. A viewer that changes them without
+    /// end gets the last it asked for, twice a second.
+    fn settle(&mut self, now: Instant) {
+        let (wanted, known) = (self.wanted, self.settings);
+        if wanted == known {
+            return;
+        }
+        if wanted.max_dimension != known.max_dimension || wanted.max_fps > known.max_fps {
+            self.fanout.want_keyframe();
+            if self.fanout.keyframe_due(now).is_some_and(|due| due > now) {
+                self.settings.bitrate = wanted.bitrate;
+                return;
+            }
+        }
+        self.settings = wanted;
+    }
+
     fn wake_producer(&self) {
         if let Some(waker) = &self.producer {
             waker.wake_by_ref();
@@ -245,7 +270,8 @@ impl Publisher {
 
     /// What viewers want now.
     pub fn demand(&self, now: Instant) -> Demand {
-        let state = lock(&self.stream.state);
+        let mut state = lock(&self.stream.state);
+        state.settle(now);
         Demand {
             viewers: state.fanout.viewers(),
             ready: state.fanout.ready(),
@@ -401,6 +427,8 @@ struct Bound {
     moves: u32,
     /// Whether it wants to be told of the pointer.
     wants_cursor: bool,
+    /// What it got from streams that it has left.
+    before: ViewerStats,
     ended: Option<Arc<Error>>,
     waker: Option<Waker>,
 }
@@ -416,7 +444,7 @@ impl Binding {
         if Arc::ptr_eq(&bound.stream, &stream) {
             return;
         }
-        bound.stream.detach(self.id);
+        bound.leave(self.id);
         stream.attach(self.id);
         stream.want_cursor(self.id, bound.wants_cursor);
         bound.stream = stream;
@@ -428,12 +456,16 @@ impl Binding {
     pub(crate) fn end(&self, reason: &Arc<Error>) {
         let mut bound = lock(&self.bound);
         bound.ended.get_or_insert_with(|| Arc::clone(reason));
-        bound.stream.detach(self.id);
+        bound.leave(self.id);
         bound.wake();
     }
 }
 
 impl Bound {
+    fn leave(&mut self, id: ViewerId) {
+        self.before = self.before.plus(self.stream.detach(id));
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -462,7 +494,9 @@ impl Subscriber {
     pub(crate) fn new(id: ViewerId, stream: Arc<Stream>) -> (Self, Arc<Binding>) {
         stream.attach(id);
         let codec = stream.picture.codec;
-        let bound = Bound { stream, moves: 0, wants_cursor: false, ended: None, waker: None };
+        let before = ViewerStats::default();
+        let bound =
+            Bound { stream, moves: 0, wants_cursor: false, before, ended: None, waker: None };
         let binding = Arc::new(Binding { id, bound: Mutex::new(bound) });
         (Self { id, codec, binding: Arc::clone(&binding), epochs: Epochs::default() }, binding)
     }
@@ -538,10 +572,10 @@ impl Subscriber {
         bound.stream.want_cursor(self.id, wanted);
     }
 
-    /// What this viewer got and did not get from the stream it watches now.
+    /// What this viewer got and did not get, from all streams it has watched.
     pub fn stats(&self) -> ViewerStats {
         let bound = lock(&self.binding.bound);
-        lock(&bound.stream.state).fanout.stats(self.id)
+        bound.before.plus(lock(&bound.stream.state).fanout.stats(self.id))
     }
 }
 
