@@ -413,13 +413,17 @@ async fn reflection_lists_what_is_served() {
     use reflection::server_reflection_response::MessageResponse;
 
     let gateway = Running::start("reflection").await;
-    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let ask = |what| reflection::ServerReflectionRequest {
         host: String::new(),
         message_request: Some(what),
     };
-    let answer: reflection::ServerReflectionResponse =
-        gateway.ok(Form::Native, path, &ask(MessageRequest::ListServices(String::new()))).await;
+    // The messages are the same in both versions; many clients know the older name only.
+    let list = ask(MessageRequest::ListServices(String::new()));
+    let path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+    let alpha: reflection::ServerReflectionResponse = gateway.ok(Form::Native, path, &list).await;
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let answer: reflection::ServerReflectionResponse = gateway.ok(Form::Native, path, &list).await;
+    assert_eq!(alpha, answer);
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("{answer:?}")
     };
@@ -443,20 +447,29 @@ async fn reflection_lists_what_is_served() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_grpc_is_not_found() {
+async fn what_is_not_served_is_a_problem_that_says_so() {
     let gateway = Running::start("not-grpc").await;
     let stream = TokioIo::new(TcpStream::connect(gateway.address).await.unwrap());
     let (mut sender, connection) = http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    for method in ["GET", "POST"] {
+    for (method, path, status) in [
+        ("GET", "/no.such.Service/Method", 404),
+        ("POST", "/no.such.Service/Method", 404),
+        ("POST", "/health", 405),
+        ("GET", "/viewer/open", 405),
+        ("POST", "/media", 405),
+        ("POST", "/cua.env.v1.SystemService/GetCapabilities", 400),
+    ] {
         let request = Request::builder()
             .method(method)
-            .uri("/no.such.Service/Method")
+            .uri(path)
             .header("host", gateway.address.to_string())
+            .header("authorization", format!("Bearer {TOKEN}"))
             .body(Full::new(Bytes::new()))
             .unwrap();
         let response = sender.send_request(request).await.unwrap();
-        assert_eq!(response.status(), 404, "{method}");
+        assert_eq!(response.status(), status, "{method} {path}");
+        assert!(status != 405 || response.headers().contains_key("allow"), "{method} {path}");
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         drop(response.into_body().collect().await.unwrap());
     }

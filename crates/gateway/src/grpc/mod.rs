@@ -16,6 +16,8 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::post;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use spaceport_types::{Error, Kind};
 use spaceport_wire::pb;
 use tonic::{Code, Status};
@@ -45,15 +47,19 @@ pub(crate) fn routes(service: Service) -> Router {
                 .max_encoding_message_size(MAX_MESSAGE)
         };
     }
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
-        .with_service_name(SYSTEM)
-        .with_service_name(STREAM)
-        .with_service_name(COMPUTER)
-        .with_service_name(WINDOWS)
-        .with_service_name("grpc.reflection.v1.ServerReflection")
-        .build_v1()
-        .expect("the descriptor set comes from the compiler that made the types");
+    let described = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
+            .with_service_name(SYSTEM)
+            .with_service_name(STREAM)
+            .with_service_name(COMPUTER)
+            .with_service_name(WINDOWS)
+            .with_service_name("grpc.reflection.v1.ServerReflection")
+    };
+    const VALID: &str = "the descriptor set comes from the compiler that made the types";
+    let reflection = described().build_v1().expect(VALID);
+    // What Python's reflection client and older tools ask for, and they ask for nothing else.
+    let reflection_alpha = described().build_v1alpha().expect(VALID);
 
     Router::new()
         .route_service("/cua.env.v1.SystemService/{method}", server!(SystemServiceServer))
@@ -61,6 +67,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route_service("/cua.env.v1.ComputerService/{method}", server!(ComputerServiceServer))
         .route_service("/cua.env.v1.WindowsService/{method}", server!(WindowsServiceServer))
         .route_service("/grpc.reflection.v1.ServerReflection/{method}", reflection)
+        .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", reflection_alpha)
         .layer(GrpcWebLayer::new())
         .layer(middleware::from_fn_with_state(auth.clone(), auth::require_token))
         .layer(middleware::from_fn(explain))
@@ -79,6 +86,15 @@ async fn explain(request: Request, next: Next) -> Response {
     let form = error::Form::of(request.headers());
     let path = request.uri().path().to_owned();
     let response = next.run(request).await;
+    // The framework's answer to what is no gRPC at all has no words.
+    if response.status() == StatusCode::BAD_REQUEST
+        && !response.headers().contains_key(CONTENT_TYPE)
+    {
+        return surface::problem(
+            &Error::new(Kind::InvalidArgument, format!("`{path}` is a gRPC method"))
+                .hint("Call it as gRPC over HTTP/2, or as gRPC-Web"),
+        );
+    }
     let Some(status) = Status::from_header_map(response.headers()) else { return response };
     if !status.details().is_empty() {
         return form.respond(status, response);
