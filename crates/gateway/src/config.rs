@@ -1,7 +1,7 @@
 //! What a gateway is told before it starts, and the values that follow from it.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -82,8 +82,8 @@ impl Config {
             Ok(token) => Ok(token),
             Err(error) if error.kind() == Kind::NotFound => {
                 let token = random_token()?;
-                write_private(&path, token.expose())?;
-                Ok(token)
+                // Another gateway may start on the same folder just now; both use what came first.
+                if create_private(&path, token.expose())? { Ok(token) } else { read_secret(&path) }
             }
             Err(error) => Err(error),
         }
@@ -105,7 +105,7 @@ pub fn read_secret(path: &Path) -> Result<Redacted<String>> {
     let shown = path.display().to_string();
     let metadata = fs::metadata(path).map_err(|error| {
         let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => Kind::NotFound,
+            ErrorKind::NotFound => Kind::NotFound,
             _ => Kind::Io,
         };
         Error::new(kind, format!("`{shown}` cannot be read")).with("path", &shown).source(error)
@@ -119,19 +119,47 @@ pub fn read_secret(path: &Path) -> Result<Redacted<String>> {
         .with("path", &shown)
         .hint(format!("Run `chmod 600 {shown}`")));
     }
-    let text = fs::read_to_string(path).map_err(|error| Error::from(error).with("path", &shown))?;
-    check_token(Redacted::new(text.trim().to_owned()))
+    let text = fs::read(path).map_err(|error| {
+        Error::new(Kind::Io, format!("`{shown}` cannot be read")).with("path", &shown).source(error)
+    })?;
+    // What is not text has no place in a header either, and is refused for that.
+    let text = String::from_utf8_lossy(&text);
+    check_token(Redacted::new(text.trim().to_owned())).map_err(|error| error.with("path", &shown))
 }
 
 /// Writes a file that only its owner can read, whole or not at all.
 pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        let message = format!("`{}` cannot be written", path.display());
-        Error::new(Kind::Io, message)
-            .with("path", path.display())
-            .hint("Give a folder you may write to with `--state-dir`")
-            .source(error)
+    let partial = write_partial(path, content)?;
+    fs::rename(&partial, path).map_err(|error| unwritable(path, error))
+}
+
+/// The same for a file that is not there yet; false when it is.
+fn create_private(path: &Path, content: &str) -> Result<bool> {
+    let partial = write_partial(path, content)?;
+    let created = match fs::hard_link(&partial, path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        // Some file systems have no links. What is lost there is only who came first.
+        Err(_) => {
+            return fs::rename(&partial, path)
+                .map(|()| true)
+                .map_err(|error| unwritable(path, error));
+        }
     };
+    fs::remove_file(&partial).map_err(|error| unwritable(&partial, error))?;
+    created
+}
+
+fn unwritable(path: &Path, error: std::io::Error) -> Error {
+    Error::new(Kind::Io, format!("`{}` cannot be written", path.display()))
+        .with("path", path.display())
+        .hint("Give a folder you may write to with `--state-dir`")
+        .source(error)
+}
+
+/// Writes the file beside its final place, and returns where.
+fn write_partial(path: &Path, content: &str) -> Result<PathBuf> {
+    let failed = |error| unwritable(path, error);
     if let Some(folder) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     }
@@ -145,7 +173,7 @@ pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
         .open(&partial)
         .map_err(failed)?;
     file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    fs::rename(&partial, path).map_err(failed)
+    Ok(partial)
 }
 
 /// A token must fit an HTTP header, and there must be one.
@@ -198,6 +226,29 @@ mod tests {
         assert_eq!(config.resolve_token().unwrap(), first);
         let mode = fs::metadata(config.token_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn of_two_generated_tokens_the_first_is_kept() {
+        let folder = Folder::new("race");
+        let path = folder.0.join("token");
+        assert!(create_private(&path, "first").unwrap());
+        assert!(!create_private(&path, "second").unwrap());
+        assert_eq!(read_secret(&path).unwrap().expose(), "first");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing else stays");
+    }
+
+    #[test]
+    fn a_token_file_that_holds_no_token_is_named() {
+        let folder = Folder::new("unusable");
+        let path = folder.0.join("token");
+        for content in [b"".as_slice(), b"two words", b"\xff\xfe"] {
+            write_private(&path, "").unwrap();
+            fs::write(&path, content).unwrap();
+            let error = read_secret(&path).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidArgument);
+            assert_eq!(error.context("path"), path.to_str());
+        }
     }
 
     #[test]
