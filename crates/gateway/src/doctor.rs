@@ -1,5 +1,6 @@
 //! Looks at a machine and says what works here, what does not, and what to do about it.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use serde::Serialize;
@@ -105,10 +106,13 @@ fn port(protocol: &str, address: SocketAddr, bound: std::io::Result<()>) -> Chec
             works: false,
             optional: false,
             detail: error.to_string(),
-            hint: Some(
-                "Stop what uses it (perhaps a running `spaceport serve`), or choose another port"
+            hint: Some(match error.kind() {
+                ErrorKind::PermissionDenied => "Choose a port above 1023".to_owned(),
+                ErrorKind::AddrNotAvailable => "Choose an address of this machine".to_owned(),
+                _ => "Stop what uses it (perhaps a running `spaceport serve`), or choose another \
+                      port"
                     .to_owned(),
-            ),
+            }),
         },
     }
 }
