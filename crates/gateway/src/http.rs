@@ -9,16 +9,17 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use spaceport_media::windows::{State as WindowState, Window};
 use spaceport_types::{Error, Kind, Result};
 
 use spaceport_transport::body;
 pub(crate) use spaceport_transport::problem::problem;
 use spaceport_transport::problem::with_status;
 
-use crate::service::{OpenRequest, Opened, Service};
+use crate::service::{Display, OpenRequest, Opened, Service};
 use crate::{assets, auth, metrics};
 
 /// The largest body that any of these routes reads.
@@ -33,6 +34,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/viewer/", get(assets::index))
         .route("/viewer/{*path}", get(assets::file))
         .route("/viewer/open", post(open))
+        .route("/viewer/targets", get(targets))
         .with_state(service)
 }
 
@@ -127,10 +129,40 @@ struct ViewerRequest {
     max_dimension: u32,
 }
 
+/// Something a viewer page can watch.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Watchable {
+    Display { id: String, name: String, primary: bool, size: [u32; 2] },
+    Window { id: String, title: String, app: String, size: [u32; 2], available: bool },
+}
+
+impl From<Display> for Watchable {
+    fn from(display: Display) -> Self {
+        let size = [display.bounds.width, display.bounds.height];
+        Self::Display { id: display.id, name: display.name, primary: display.primary, size }
+    }
+}
+
+impl From<Window> for Watchable {
+    fn from(window: Window) -> Self {
+        Self::Window {
+            id: window.handle,
+            title: window.title,
+            app: window.app_name,
+            size: [window.bounds.width, window.bounds.height],
+            available: !matches!(window.state, WindowState::Minimized | WindowState::Hidden),
+        }
+    }
+}
+
 /// The way in for a viewer page. Paths are relative to the gateway's origin and prefix.
 #[derive(Serialize)]
 struct ViewerAnswer {
     session_id: String,
+    /// What it shows; missing when that has just gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Watchable>,
     ticket: String,
     ticket_expires_in_ms: u64,
     ws_path: &'static str,
@@ -153,10 +185,7 @@ async fn open(State(service): State<Service>, headers: HeaderMap, body: Body) ->
 }
 
 async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Result<ViewerAnswer> {
-    let ticket = auth::bearer(headers, "authorization").ok_or_else(|| {
-        Error::new(Kind::Unauthenticated, "the page was opened without a ticket")
-            .hint("Use the whole address that `spaceport serve` printed, `#ticket=` included")
-    })?;
+    let ticket = page_ticket(headers)?;
     let wanted: ViewerRequest = if body.is_empty() {
         ViewerRequest::default()
     } else {
@@ -173,13 +202,44 @@ async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Res
         ..OpenRequest::default()
     };
     let opened = service.open_viewer(ticket, request).await?;
-    Ok(answer(service, &opened))
+    let target = service.shown(&opened.target).await.ok().and_then(|it| watchable(it).next());
+    Ok(answer(service, &opened, target))
 }
 
-fn answer(service: &Service, opened: &Opened) -> ViewerAnswer {
+/// What can be watched with the ticket of a page.
+async fn targets(State(service): State<Service>, headers: HeaderMap) -> Response {
+    let listed = match page_ticket(&headers) {
+        Ok(ticket) => service.viewer_targets(ticket).await,
+        Err(error) => Err(error),
+    };
+    match listed {
+        Ok(listed) => {
+            let mut response = Json(watchable(listed).collect::<Vec<_>>()).into_response();
+            // Titles of windows are for the holder of the ticket, and old a moment later.
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(error) => problem(&error.operation("list_targets")),
+    }
+}
+
+fn watchable((displays, windows): (Vec<Display>, Vec<Window>)) -> impl Iterator<Item = Watchable> {
+    let displays = displays.into_iter().map(Watchable::from);
+    displays.chain(windows.into_iter().map(Watchable::from))
+}
+
+fn page_ticket(headers: &HeaderMap) -> Result<&str> {
+    auth::bearer(headers, "authorization").ok_or_else(|| {
+        Error::new(Kind::Unauthenticated, "the page was opened without a ticket")
+            .hint("Use the whole address that `spaceport serve` printed, `#ticket=` included")
+    })
+}
+
+fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> ViewerAnswer {
     let size = opened.geometry.frame_size;
     ViewerAnswer {
         session_id: opened.session_id.to_string(),
+        target,
         ticket: opened.ticket.expose().clone(),
         ticket_expires_in_ms: opened.expires_in.as_millis() as u64,
         ws_path: "/media",

@@ -132,6 +132,8 @@ pub enum WindowAction {
 pub struct Opened {
     /// Names the session.
     pub session_id: SessionId,
+    /// What it shows.
+    pub target: Target,
     /// Opens attaches to it.
     pub ticket: Redacted<String>,
     /// When the ticket stops doing so.
@@ -466,19 +468,65 @@ impl Service {
     ///
     /// `unauthenticated` or `stream` for the ticket, and as [`Service::open`].
     pub async fn open_viewer(&self, ticket: &str, request: OpenRequest) -> Result<Opened> {
+        match self.way(ticket)? {
+            Way::Page(grant) => {
+                let (info, ticket) = self.shared_session(request, grant.policy).await?;
+                Ok(opened(info, &ticket))
+            }
+            Way::Session(info) => {
+                let secret = Redacted::new(ticket.to_owned());
+                Ok(opened(info, &Ticket { secret, expires_at: Instant::now().into_std() }))
+            }
+        }
+    }
+
+    /// What the holder of a viewer ticket can watch now: displays, the primary one first, and
+    /// windows front to back. For a media ticket that is what its session shows, and it learns of
+    /// nothing else.
+    ///
+    /// # Errors
+    ///
+    /// `unauthenticated` or `stream` for the ticket, and as [`Service::displays`].
+    pub async fn viewer_targets(&self, ticket: &str) -> Result<(Vec<Display>, Vec<Window>)> {
+        match self.way(ticket)? {
+            Way::Page(_) => {
+                let displays = self.displays().await?;
+                // A Space may have something to show and yet no windows.
+                let windows = self.windows(false).await.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "no windows to list");
+                    Vec::new()
+                });
+                Ok((displays, windows))
+            }
+            Way::Session(info) => self.shown(&info.target).await,
+        }
+    }
+
+    /// The display or the window that a target is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::displays`] and [`Service::window`].
+    pub async fn shown(&self, target: &Target) -> Result<(Vec<Display>, Vec<Window>)> {
+        if let Target::Window { handle, epoch } = target {
+            return Ok((Vec::new(), vec![self.window(handle.clone(), *epoch).await?]));
+        }
+        let mut displays = self.displays().await?;
+        displays.retain(|display| display.target == *target);
+        Ok((displays, Vec::new()))
+    }
+
+    /// What a ticket opens.
+    fn way(&self, ticket: &str) -> Result<Way> {
         let now = Instant::now().into_std();
-        let grant = match self.inner.auth.viewer(ticket, now) {
-            Ok(grant) => grant,
+        match self.inner.auth.viewer(ticket, now) {
+            Ok(grant) => Ok(Way::Page(grant)),
             Err(error) if error.kind() == Kind::Unauthenticated => {
                 let id = self.inner.sessions.redeem(ticket, now)?;
-                let info = self.inner.sessions.info(&id)?;
-                let secret = Redacted::new(ticket.to_owned());
-                return Ok(opened(info, &Ticket { secret, expires_at: now }));
+                self.inner.sessions.info(&id).map(Way::Session)
             }
-            Err(error) => return Err(error),
-        };
-        let (info, ticket) = self.shared_session(request, grant.policy).await?;
-        Ok(opened(info, &ticket))
+            Err(error) => Err(error),
+        }
     }
 
     /// The session that viewers of a display share, for a viewer that brings no ticket of its own.
@@ -528,6 +576,14 @@ impl Service {
     }
 }
 
+/// What a ticket opens.
+enum Way {
+    /// The viewer page, and whatever that shows.
+    Page(ViewerGrant),
+    /// One session.
+    Session(SessionInfo),
+}
+
 fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
     Opened {
         ws_path: Redacted::new(format!("/media?ticket={}", ticket.secret.expose())),
@@ -535,6 +591,7 @@ fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
         expires_at: wall_clock(ticket.expires_at.into()),
         expires_in: Instant::from_std(ticket.expires_at).saturating_duration_since(Instant::now()),
         session_id: info.id,
+        target: info.target,
         codec: info.codec,
         settings: info.settings,
         geometry: info.geometry,
