@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::http::{HeaderName, Method, Request};
@@ -193,7 +194,10 @@ impl Gateway {
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                _ = sweeps.tick() => service.sweep(),
+                _ = sweeps.tick() => {
+                    service.sweep();
+                    connections.report();
+                }
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => connections.serve(stream, peer),
                     Err(error) => {
@@ -261,6 +265,8 @@ struct Connections {
     builder: auto::Builder<TokioExecutor>,
     graceful: GracefulShutdown,
     permits: Arc<Semaphore>,
+    /// Connections refused since that was last said.
+    refused: AtomicU64,
 }
 
 impl Connections {
@@ -284,12 +290,13 @@ impl Connections {
             builder,
             graceful: GracefulShutdown::new(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            refused: AtomicU64::new(0),
         }
     }
 
     fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one was refused");
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         };
         prepare(&stream);
@@ -307,6 +314,14 @@ impl Connections {
             }
             drop(permit);
         });
+    }
+
+    /// Says how many were refused. Not at each, or who floods the port floods the log.
+    fn report(&self) {
+        let refused = self.refused.swap(0, Ordering::Relaxed);
+        if refused > 0 {
+            tracing::warn!(refused, limit = MAX_CONNECTIONS, "too many connections");
+        }
     }
 
     async fn drain(self) {
