@@ -192,7 +192,13 @@ impl Report {
             ];
             writeln!(table, "| {name} | {program} | {} |", cells.join(" | "))?;
         }
-        writeln!(table, "\nIn brackets: how many times that of `spaceport`.")?;
+        let others: Vec<f64> = self.runs.iter().map(|run| run.other_cpu).collect();
+        let others = percentile(&others, 0.5).unwrap_or(0.0);
+        writeln!(
+            table,
+            "\nIn brackets: how many times that of `spaceport`. All other processes of the machine \
+             took {others:.0} ms/s of CPU meanwhile, at the median."
+        )?;
         Ok(table)
     }
 }

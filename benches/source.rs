@@ -206,8 +206,7 @@ fn spaceport(display: &str, framebuffer: Option<&str>) -> Result<()> {
         },
         now_instant,
     )?;
-    let attach =
-        Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor: Cursor::Apart };
+    let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor: Cursor::Apart };
     let mut viewer = sessions.attach(&opened.info.id, attach)?;
     let _pipeline = pipeline::spawn(publishers.recv()?, config)?;
     // A thread that sleeps until the viewer's queue has something, as a transport would.
