@@ -131,14 +131,38 @@ fn utf8(bytes: &[u8]) -> String {
     plain(&String::from_utf8_lossy(bytes))
 }
 
-/// A text that says it is Latin-1, or compound text, of which that is most. Many an app writes
-/// UTF-8 there, and Latin-1 that happens to be UTF-8 makes no sense.
+/// A text that says it is Latin-1 or compound text. Many an app writes UTF-8 there, and Latin-1 that
+/// happens to be UTF-8 makes no sense.
 fn latin1(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => plain(text),
-        Err(_) => plain(&bytes.iter().map(|&byte| char::from(byte)).collect::<String>()),
+    if !bytes.contains(&ESCAPE)
+        && let Ok(text) = std::str::from_utf8(bytes)
+    {
+        return plain(text);
     }
+    let mut text = String::new();
+    let mut rest = bytes;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != ESCAPE {
+            text.push(char::from(byte));
+        } else if let Some(unicode) = after.strip_prefix(b"%G") {
+            let end = unicode.windows(UNICODE_END.len()).position(|it| it == UNICODE_END);
+            let (unicode, after) = unicode.split_at(end.unwrap_or(unicode.len()));
+            text.push_str(&String::from_utf8_lossy(unicode));
+            rest = after.strip_prefix(UNICODE_END).unwrap_or(after);
+        } else {
+            // Chooses another character set (ISO 2022): intermediate bytes, then a final one.
+            let middle = after.iter().take_while(|byte| (0x20..0x30).contains(*byte)).count();
+            rest = after.get(middle + 1..).unwrap_or_default();
+        }
+    }
+    plain(&text)
 }
+
+const ESCAPE: u8 = 0x1b;
+
+/// Ends a run of UTF-8 that began with `ESC % G` in compound text.
+const UNICODE_END: &[u8] = b"\x1b%@";
 
 /// On one line: titles end up in lists and logs.
 fn plain(text: &str) -> String {
@@ -251,6 +275,9 @@ mod tests {
         assert_eq!(latin1(b"T\xfcr"), "Tür");
         assert_eq!(latin1("Tür".as_bytes()), "Tür");
         assert_eq!(utf8(b"two\nlines\x1b"), "two lines ");
+        assert_eq!(latin1(b"a \x1b%G\xe2\x80\x93\x1b%@ \xfc \x1b-Az"), "a – ü z");
+        assert_eq!(latin1(b"\x1b%G\xe2"), "\u{fffd}");
+        assert_eq!(latin1(b"x\x1b("), "x");
     }
 
     #[test]

@@ -17,9 +17,11 @@ use super::{Canvas, Formats, unless_gone};
 pub(super) struct Layer {
     pub(super) window: Window,
     pub(super) depth: u8,
-    /// Where its content lies on the desktop.
+    /// Where what is shown of it lies on the desktop.
     pub(super) bounds: Bounds,
     pub(super) border: u16,
+    /// Whether its border is shown.
+    pub(super) bordered: bool,
     /// What it is drawn into, border included; none while it is not shown.
     pub(super) pixmap: Pixmap,
     /// Draws it where copying does not do: another depth, or see-through.
@@ -55,6 +57,7 @@ impl Layer {
             depth,
             bounds: Bounds::default(),
             border: 0,
+            bordered: false,
             pixmap: x11rb::NONE,
             source: None,
             damage,
@@ -103,7 +106,7 @@ impl Layer {
         sequence.wrapping_sub(self.emptied as u16) < 1 << 15
     }
 
-    /// Where on the canvas its content begins.
+    /// Where on the canvas it begins.
     pub(super) fn offset(&self, canvas: Bounds) -> (i32, i32) {
         (self.bounds.x - canvas.x, self.bounds.y - canvas.y)
     }
@@ -115,10 +118,12 @@ impl Layer {
         canvas: &Canvas,
     ) -> Result<(), ConnectionError> {
         let (x, y) = self.offset(canvas.bounds);
+        // Damage counts from the content.
+        let inset = if self.bordered { i32::from(self.border) } else { 0 };
         let subtract = conn.damage_subtract(self.damage, x11rb::NONE, self.part)?;
         self.emptied = subtract.sequence_number();
         drop(subtract);
-        conn.xfixes_translate_region(self.part, x as i16, y as i16)?;
+        conn.xfixes_translate_region(self.part, (x + inset) as i16, (y + inset) as i16)?;
         conn.xfixes_union_region(canvas.changes, self.part, canvas.changes)?;
         Ok(())
     }
@@ -131,17 +136,19 @@ impl Layer {
     ) -> Result<(), ConnectionError> {
         let (x, y) = self.offset(canvas.bounds);
         self.drawn_at = Some((x, y));
-        let (x, y, border) = (x as i16, y as i16, self.border.cast_signed());
+        let (x, y) = (x as i16, y as i16);
+        // What it is drawn into begins with the border.
+        let crop = if self.bordered { 0 } else { self.border.cast_signed() };
         let (width, height) = (self.bounds.width as u16, self.bounds.height as u16);
         match self.source.zip(canvas.picture) {
             None => {
                 let (from, to) = (self.pixmap, canvas.pixmap);
-                conn.copy_area(from, to, canvas.gc, border, border, x, y, width, height)?;
+                conn.copy_area(from, to, canvas.gc, crop, crop, x, y, width, height)?;
             }
             Some((Source { picture, operator }, to)) => {
                 let mask = x11rb::NONE;
                 conn.render_composite(
-                    operator, picture, mask, to, border, border, 0, 0, x, y, width, height,
+                    operator, picture, mask, to, crop, crop, 0, 0, x, y, width, height,
                 )?;
             }
         }

@@ -7,8 +7,9 @@
 //! round trip here, too.
 //!
 //! What is shown is the window as its app made it: without the frame a window manager put around
-//! it, without a border, and without transparency, for which there is nothing behind. The canvas
-//! reaches beyond the window only while a popup does.
+//! it, without a border, and without transparency, for which there is nothing behind. Popups keep
+//! their border, and are see-through where the desktop shows them so. The canvas reaches beyond the
+//! window only while a popup does; where it then shows neither, it is black.
 
 mod layer;
 mod popups;

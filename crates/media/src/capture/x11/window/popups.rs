@@ -31,12 +31,11 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Where its content lies.
+    /// Where it lies, with its border: for a menu that is the line around it.
     fn bounds(&self) -> Bounds {
-        let geometry = &self.geometry;
-        let border = i32::from(geometry.border_width);
-        let (x, y) = (i32::from(geometry.x) + border, i32::from(geometry.y) + border);
-        Bounds::new(x, y, geometry.width.into(), geometry.height.into())
+        let GetGeometryReply { x, y, width, height, border_width, .. } = self.geometry;
+        let around = 2 * u32::from(border_width);
+        Bounds::new(x.into(), y.into(), u32::from(width) + around, u32::from(height) + around)
     }
 }
 
@@ -65,7 +64,7 @@ impl Toplevel {
                 && layer.bounds.size() == bounds.size()
                 && layer.border == border
                 && !self.stale_pixmaps.contains(&layer.window);
-            (layer.bounds, layer.border) = (bounds, border);
+            (layer.bounds, layer.border, layer.bordered) = (bounds, border, true);
             if (named || layer.name_pixmap(&self.conn)?)
                 && layer.fit(&self.conn, &self.canvas, self.render, composited)?
             {

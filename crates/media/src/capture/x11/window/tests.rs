@@ -392,10 +392,15 @@ fn a_menu_that_was_open_before_is_in_the_first_picture() {
     let mut window = app.shown(at, PLAIN);
     let mut menu = app.shown(Bounds::new(110, 180, 50, 60), Look { border: 2, ..POPUP });
     let mut watched = Watched::open(&server, &window);
-    app.paint(&mut window, 1);
-    app.paint(&mut menu, 2);
-    let grown = Bounds::new(100, 100, 120, 142);
-    watched.expect(grown, &[(100, 100, &window), (112, 182, &menu)]);
+    // Its line around it is part of how a menu looks.
+    let mut line = app.window(Bounds::new(0, 0, 54, 64), PLAIN);
+    app.fill(&mut line, 0xff_00ff, Bounds::new(0, 0, 54, 64));
+    for seed in 0..2 {
+        app.paint(&mut window, seed);
+        app.paint(&mut menu, seed + 2);
+        let layers = [(100, 100, &window), (110, 180, &line), (112, 182, &menu)];
+        watched.expect(Bounds::new(100, 100, 120, 144), &layers);
+    }
 }
 
 #[test]
@@ -415,6 +420,27 @@ fn popups_of_another_depth_are_converted() {
         }
         app.destroy(&menu);
         app.destroy(&window);
+    }
+}
+
+#[test]
+fn popups_are_see_through_where_a_compositing_manager_shows_them_so() {
+    let server = Xvfb::start(SCREEN).unwrap();
+    let app = App::on(&server);
+    let at = Bounds::new(100, 100, 120, 90);
+    let mut window = app.shown(at, PLAIN);
+    let manager = app.atom("_NET_WM_CM_S0");
+    app.conn.set_selection_owner(window.id, manager, x11rb::CURRENT_TIME).unwrap();
+    let mut watched = Watched::open(&server, &window);
+    let mut menu = app.shown(Bounds::new(110, 110, 60, 40), Look { depth: 32, ..POPUP });
+    // What of it is not see-through.
+    let mut solid = app.window(Bounds::new(0, 0, 30, 40), PLAIN);
+    for seed in 0..3 {
+        app.paint(&mut window, seed);
+        app.fill(&mut menu, 0xff30_6090 + seed, Bounds::new(0, 0, 30, 40));
+        app.fill(&mut solid, 0xff30_6090 + seed, Bounds::new(0, 0, 30, 40));
+        app.fill(&mut menu, 0, Bounds::new(30, 0, 30, 40));
+        watched.expect(at, &[(100, 100, &window), (110, 110, &solid)]);
     }
 }
 
