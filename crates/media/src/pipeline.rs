@@ -342,7 +342,7 @@ impl<P: Parts> Pipeline<P> {
             // Becoming ready wakes us.
             return Ok(Next::WhenWoken);
         }
-        let slot = live.pace.next(settings.max_fps);
+        let slot = live.pace.next(live.max_fps(self.publisher.codec(), settings));
         if now < slot {
             return Ok(Next::At(slot));
         }
@@ -389,7 +389,8 @@ impl<P: Parts> Pipeline<P> {
             return Ok(Next::Now);
         }
         encoding.moved = false;
-        live.pace.took(now, settings.max_fps);
+        let max_fps = encode::max_fps(codec, encoding.geometry.frame_size);
+        live.pace.took(now, settings.max_fps.min(max_fps));
 
         let began = clock::instant();
         let encoded = encoding.encoder.encode(&frame, mode).map_err(Trouble::Encoder)?;
@@ -397,7 +398,7 @@ impl<P: Parts> Pipeline<P> {
         let ended = clock::instant();
         let bytes = encoded.as_ref().map_or(0, |encoded| encoded.payload.len());
         live.refine = match (mode, live.refine) {
-            _ if !lossy(codec) => None,
+            _ if !encode::lossy(codec) => None,
             (Mode::Delta | Mode::Keyframe, _) => Some(Refine { due: now + STILL, left: REFINES }),
             (Mode::Refine, Some(Refine { left, .. })) if left > 1 && bytes >= REFINED => {
                 Some(Refine { due: now + REFINE_INTERVAL, left: left - 1 })
@@ -529,6 +530,12 @@ impl<P: Parts> Pipeline<P> {
 }
 
 impl Live {
+    /// How many pictures are made in a second: no more than viewers want, and the codec allows.
+    fn max_fps(&self, codec: Codec, settings: Settings) -> u32 {
+        let size = self.encoding.as_ref().map(|encoding| encoding.geometry.frame_size);
+        size.map_or(settings.max_fps, |size| settings.max_fps.min(encode::max_fps(codec, size)))
+    }
+
     /// Takes over new limits; what an encoder cannot be told, a new one is made for.
     fn apply(&mut self, settings: Settings, publisher: &Publisher) -> Result<(), Trouble> {
         let bounds = self.source.bounds();
@@ -637,11 +644,6 @@ impl Trouble {
             _ => Self::Fatal(error),
         }
     }
-}
-
-/// Whether a picture can be made sharper than it came out.
-const fn lossy(codec: Codec) -> bool {
-    matches!(codec, Codec::H264 | Codec::Vp8 | Codec::Vp9 | Codec::Av1)
 }
 
 /// Spreads pictures over time.

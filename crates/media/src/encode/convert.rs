@@ -135,7 +135,7 @@ impl Canvas {
     fn convert(&mut self, frame: &Frame<'_>, rect: Rect) -> Result<()> {
         let (pixels, stride) = match &self.scaler {
             None => (frame.pixels, frame.stride),
-            Some(scaler) => (scaler.pixels.as_slice(), scaler.stride()),
+            Some(scaler) => (scaler.pixels(), scaler.stride()),
         };
         let width = self.coded.width as usize;
         let (luma, chroma) = self.planes.split_at_mut(width * self.coded.height as usize);
@@ -261,7 +261,7 @@ fn convert(
 }
 
 /// Checks that `frame` is what the encoder was opened for, so that slicing below cannot panic.
-fn check(frame: &Frame<'_>, source: Size) -> Result<()> {
+pub(super) fn check(frame: &Frame<'_>, source: Size) -> Result<()> {
     let row = frame.size.width as usize * 4;
     let needed = match frame.size.height as usize {
         0 => 0,
@@ -279,7 +279,7 @@ fn check(frame: &Frame<'_>, source: Size) -> Result<()> {
 
 /// Averages a picture down, keeping the result between frames.
 #[derive(Debug)]
-struct Scaler {
+pub(super) struct Scaler {
     size: Size,
     columns: Vec<Taps>,
     rows: Vec<Taps>,
@@ -296,7 +296,7 @@ struct Taps {
 }
 
 impl Scaler {
-    fn new(source: Size, size: Size) -> Self {
+    pub(super) fn new(source: Size, size: Size) -> Self {
         Self {
             size,
             columns: taps(source.width, size.width),
@@ -306,13 +306,18 @@ impl Scaler {
         }
     }
 
-    fn stride(&self) -> usize {
+    pub(super) fn stride(&self) -> usize {
         self.size.width as usize * 4
+    }
+
+    /// The result: rows of `stride` bytes, without a gap.
+    pub(super) fn pixels(&self) -> &[u8] {
+        &self.pixels
     }
 
     /// Scales what `rect` of the source touches and returns where that is in the result, on the
     /// even grid and within it.
-    fn scale(&mut self, frame: &Frame<'_>, rect: Rect) -> Rect {
+    pub(super) fn scale(&mut self, frame: &Frame<'_>, rect: Rect) -> Rect {
         let (x, right) = touched(&self.columns, rect.x as usize, rect.right() as usize);
         let (y, bottom) = touched(&self.rows, rect.y as usize, rect.bottom() as usize);
         let rect = Rect::new(x, y, right - x, bottom - y).aligned_to_even();

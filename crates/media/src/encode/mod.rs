@@ -9,6 +9,8 @@ mod convert;
 mod gst;
 #[cfg(feature = "x264")]
 mod motion;
+mod pixels;
+mod png;
 mod probe;
 #[cfg(feature = "x264")]
 mod rate;
@@ -150,7 +152,27 @@ const CANDIDATES: &[Candidate] = &[
         ),
         open: |config| Ok(Box::new(gst::Gst::open(&gst::AV1, config)?)),
     },
+    Candidate {
+        name: PNG_NAME,
+        codec: Codec::Png,
+        limitation: Some(
+            "loses nothing, whatever the rate; 30 pictures of 1920x1080 a second at most",
+        ),
+        open: |config| Ok(Box::new(png::Png::open(config)?)),
+    },
+    Candidate {
+        name: RAW_NAME,
+        codec: Codec::Bgra,
+        limitation: Some(
+            "loses nothing, whatever the rate; 30 pictures of 1920x1080 a second at most",
+        ),
+        open: |config| Ok(Box::new(pixels::Raw::open(config)?)),
+    },
 ];
+
+/// How our own encoders are reported.
+const PNG_NAME: &str = "png";
+const RAW_NAME: &str = "raw";
 
 /// How libx264 is reported.
 #[cfg(feature = "x264")]
@@ -159,6 +181,21 @@ const X264_NAME: &str = "x264";
 /// The implementations of `codec` that this build knows of, best first.
 pub fn candidates(codec: Codec) -> Vec<Candidate> {
     CANDIDATES.iter().filter(|candidate| candidate.codec == codec).copied().collect()
+}
+
+/// Whether a picture can be made sharper than it came out. Without that, every picture is whole.
+pub const fn lossy(codec: Codec) -> bool {
+    !matches!(codec, Codec::Bgra | Codec::Png)
+}
+
+/// The most pictures of `size` that are worth encoding in a second, whatever viewers want: a codec
+/// that leaves nothing out has no other way to spare the machine.
+pub fn max_fps(codec: Codec, size: Size) -> u32 {
+    match codec {
+        Codec::Png => png::Png::max_fps(size),
+        Codec::Bgra => pixels::Raw::max_fps(size),
+        _ => u32::MAX,
+    }
 }
 
 /// Opens the best encoder for `config`.

@@ -82,7 +82,7 @@ fn try_out(candidate: &Candidate) -> Result<()> {
         let wrong =
             |what| Error::because(Cause::EncoderFailed, format!("`{}` {what}", candidate.name));
         let encoded = encoded.ok_or_else(|| wrong("left out a frame"))?;
-        if encoded.keyframe != (mode == Mode::Keyframe) {
+        if encoded.keyframe != (mode == Mode::Keyframe || !super::lossy(candidate.codec)) {
             return Err(wrong("does not make keyframes when it is told to"));
         }
         if mode == Mode::Keyframe && !bitstream::is_keyframe(candidate.codec, &encoded.payload) {

@@ -277,10 +277,13 @@ pub(super) fn open(name: &str, size: Size) -> Box<dyn Encoder> {
     super::open(&config(codec(name), size), &preference).unwrap()
 }
 
-/// All implementations; each has to do right by every test.
+/// All implementations that leave something out; each has to do right by every test.
 fn encoders() -> Vec<&'static str> {
-    super::CANDIDATES.iter().map(|candidate| candidate.name).collect()
+    let lossy = super::CANDIDATES.iter().filter(|candidate| !LOSSLESS.contains(&candidate.codec));
+    lossy.map(|candidate| candidate.name).collect()
 }
+
+const LOSSLESS: [Codec; 2] = [Codec::Png, Codec::Bgra];
 
 pub(super) fn encode(
     encoder: &mut Box<dyn Encoder>,
@@ -387,8 +390,102 @@ fn what_an_encoder_cannot_do_is_said() {
     let unknown = refuse("nvh264enc", Size::new(640, 360));
     assert_eq!(unknown.cause(), Some(Cause::CodecUnavailable), "{unknown}");
     assert!(unknown.report().hint.unwrap().contains("openh264enc"));
-    let png = super::open(&config(Codec::Png, Size::new(8, 8)), &Preference::default());
-    assert_eq!(png.err().unwrap().cause(), Some(Cause::CodecUnavailable));
+    for codec in LOSSLESS {
+        let large = super::open(&config(codec, Size::new(7680, 4320)), &Preference::default());
+        let large = large.err().unwrap();
+        assert_eq!(large.cause(), Some(Cause::EncoderFailed), "{large}");
+        assert!(large.report().hint.unwrap().contains("max_dimension"));
+    }
+}
+
+/// The pixels of a picture that lost nothing, without what is beside the colors.
+fn pixels(codec: Codec, size: Size, payload: &Bytes) -> Vec<Color> {
+    if codec == Codec::Bgra {
+        let (pixels, rest) = payload.as_chunks::<4>();
+        assert!(rest.is_empty() && pixels.iter().all(|pixel| pixel[3] == 255), "opaque");
+        return pixels.iter().map(|&[b, g, r, _]| [b, g, r]).collect();
+    }
+    gst::init().unwrap();
+    let pipeline = gst::parse::launch(
+        "appsrc name=src caps=image/png ! pngdec ! appsink name=sink sync=false \
+         caps=video/x-raw,format=RGB",
+    );
+    let pipeline = pipeline.unwrap().downcast::<gst::Pipeline>().unwrap();
+    let source = pipeline.by_name("src").unwrap().downcast::<gst_app::AppSrc>().unwrap();
+    let sink = pipeline.by_name("sink").unwrap().downcast::<gst_app::AppSink>().unwrap();
+    pipeline.set_state(gst::State::Playing).unwrap();
+    source.push_buffer(gst::Buffer::from_slice(payload.clone())).unwrap();
+    source.end_of_stream().unwrap();
+    let sample = sink.pull_sample().expect("libpng takes the file");
+    let info = gst_video::VideoInfo::from_caps(sample.caps().unwrap()).unwrap();
+    assert_eq!((info.width(), info.height()), (size.width, size.height));
+    let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(sample.buffer().unwrap(), &info)
+        .unwrap();
+    let rows = frame.plane_data(0).unwrap().chunks(frame.plane_stride()[0] as usize);
+    let pixels = rows.flat_map(|row| row.as_chunks::<3>().0[..size.width as usize].to_vec());
+    let pixels = pixels.map(|[r, g, b]| [b, g, r]).collect();
+    pipeline.set_state(gst::State::Null).unwrap();
+    pixels
+}
+
+#[test]
+fn what_loses_nothing_is_the_same_to_the_last_pixel() {
+    for codec in LOSSLESS {
+        for (width, height) in [(640, 360), (789, 595), (1, 1), (17, 33)] {
+            let mut screen = Screen::new(width, height);
+            screen.noise(screen.size.bounds());
+            let mut encoder =
+                super::open(&config(codec, screen.size), &Preference::default()).unwrap();
+            let mut damage = screen.whole();
+            for mode in [Mode::Keyframe, Mode::Delta, Mode::Delta, Mode::Keyframe] {
+                let encoded = encode(&mut encoder, &mut screen, mode, &damage);
+                assert!(encoded.keyframe, "every picture is whole");
+                let expected =
+                    screen.pixels.as_chunks::<4>().0.iter().map(|&[b, g, r, _]| [b, g, r]);
+                let seen = pixels(codec, screen.size, &encoded.payload);
+                assert!(expected.eq(seen), "{codec}, {width}x{height}, {mode:?}");
+                damage = [Rect::new(width / 3, height / 2, width / 2 + 1, height / 3 + 1)];
+                damage[0] = damage[0].clamped(screen.size).unwrap();
+                screen.text(damage[0]);
+                screen.noise(Rect::new(damage[0].x, damage[0].y, 1, 1));
+            }
+            assert!(encoder.encode(&screen.frame(&[]), Mode::Refine).unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn what_loses_nothing_can_be_smaller_than_the_screen() {
+    for codec in LOSSLESS {
+        let mut screen = Screen::new(1280, 721);
+        screen.bars();
+        let size = screen.size.fitted(639);
+        let config = Config { size, ..config(codec, screen.size) };
+        let mut encoder = super::open(&config, &Preference::default()).unwrap();
+        let whole = screen.whole();
+        encode(&mut encoder, &mut screen, Mode::Keyframe, &whole);
+        let blue = Rect::new(160, 360, 160, 361);
+        screen.fill(blue, [255, 0, 0]);
+        let delta = encode(&mut encoder, &mut screen, Mode::Delta, &[blue]);
+        let pixels = pixels(codec, size, &delta.payload);
+        for (index, color) in BARS.into_iter().enumerate() {
+            let x = size.width as usize * (index * 2 + 1) / 16;
+            let at = |y: usize| pixels[y * size.width as usize + x];
+            assert_eq!(at(100), color, "{codec}");
+            assert_eq!(at(350), if index == 1 { [255, 0, 0] } else { color }, "{codec}");
+        }
+    }
+}
+
+#[test]
+fn what_loses_nothing_is_not_sent_as_often_as_it_changes() {
+    let full_hd = Size::new(1920, 1080);
+    for codec in LOSSLESS {
+        assert_eq!(super::max_fps(codec, full_hd), 30);
+        assert!(super::max_fps(codec, Size::new(640, 360)) > 240);
+        assert_eq!(super::max_fps(codec, Size::new(30_000, 30_000)), 1);
+    }
+    assert_eq!(super::max_fps(Codec::H264, full_hd), u32::MAX);
 }
 
 #[test]
