@@ -115,7 +115,7 @@ impl Parts for Config {
     fn encoders(&self, codec: Codec) -> Vec<String> {
         match &self.encoder.encoder {
             Some(name) => vec![name.clone()],
-            None => encode::candidates(codec).iter().map(|it| it.name.to_owned()).collect(),
+            None => encode::ranked(codec).iter().map(|it| it.name.to_owned()).collect(),
         }
     }
 

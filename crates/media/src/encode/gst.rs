@@ -2,13 +2,15 @@
 //!
 //! `appsrc ! encoder ! appsink` with nothing that converts: the picture is ours ([`super::convert`])
 //! and the encoder's own thread only encodes. One picture is pushed and one packet is waited for,
-//! so to the caller it is a function, like libx264. For H.264 where the GPL is not wanted, and for
-//! VP8, VP9 and AV1; no element takes hints about what has not changed.
+//! so to the caller it is a function, like libx264. For H.264 where the GPL is not wanted or the
+//! machine has hardware for it, and for VP8, VP9 and AV1; no element takes hints about what has not
+//! changed.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use gstreamer as gst;
+use gstreamer::glib::{ParamSpecInt, ParamSpecUInt};
 use gstreamer::prelude::*;
 use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
@@ -34,8 +36,11 @@ pub(super) struct Kind {
     pub(super) codec: Codec,
     /// The Debian package it is in.
     pub(super) package: &'static str,
+    /// The device it works on, where that is not the processor.
+    pub(super) device: Option<Device>,
     /// Caps of what it is asked for.
     caps: &'static str,
+    layout: Layout,
     matrix: Matrix,
     /// Its smallest side.
     min_side: u32,
@@ -43,8 +48,48 @@ pub(super) struct Kind {
     forces_keyframes: bool,
     /// Properties, as `gst-launch` writes them.
     settings: fn(&Config) -> Vec<(&'static str, String)>,
-    /// The property that holds the rate, and how many bits per second it counts in.
-    bitrate: (&'static str, u64),
+    /// The property that holds the rate, and its value for one in bits per second.
+    bitrate: (&'static str, fn(u64) -> String),
+}
+
+/// A device that encodes.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// What it is.
+    name: &'static str,
+    /// Where it is found: a directory, and how the names of its files begin.
+    node: (&'static str, &'static str),
+}
+
+impl Device {
+    /// Whether this machine has one; if not, why one that has may not find it either.
+    pub(super) fn check(&self) -> Result<()> {
+        let (directory, prefix) = self.node;
+        let found = std::fs::read_dir(directory).is_ok_and(|entries| {
+            let mut names = entries.flatten().map(|entry| entry.file_name());
+            names.any(|name| name.to_string_lossy().starts_with(prefix))
+        });
+        if found {
+            return Ok(());
+        }
+        let message = format!("there is no {}: no {directory}/{prefix}*", self.name);
+        Err(Error::because(Cause::CodecUnavailable, message)
+            .hint("In a container, pass the device in"))
+    }
+}
+
+/// A GPU with a driver of the kernel's own.
+const RENDER: Device = Device { name: "GPU", node: ("/dev/dri", "renderD") };
+const NVIDIA: Device = Device { name: "NVIDIA GPU", node: ("/dev", "nvidiactl") };
+const V4L2: Device = Device { name: "video device", node: ("/dev", "video") };
+
+/// Bits per second, as most elements count.
+fn bits(bps: u64) -> String {
+    bps.to_string()
+}
+
+fn kilobits(bps: u64) -> String {
+    (bps / 1_000).max(1).to_string()
 }
 
 /// BSD-licensed H.264, in Debian with no separate download.
@@ -52,7 +97,9 @@ pub(super) const OPENH264: Kind = Kind {
     name: "openh264enc",
     codec: Codec::H264,
     package: "gstreamer1.0-plugins-bad",
+    device: None,
     caps: "video/x-h264,stream-format=byte-stream,alignment=au,profile=constrained-baseline",
+    layout: Layout::I420,
     matrix: Matrix::Bt709,
     min_side: 16,
     forces_keyframes: true,
@@ -72,7 +119,7 @@ pub(super) const OPENH264: Kind = Kind {
         .map(|(name, value)| (name, value.to_owned()))
         .to_vec()
     },
-    bitrate: ("bitrate", 1),
+    bitrate: ("bitrate", bits),
 };
 
 /// VP8 by libvpx, for browsers without H.264 in WebRTC.
@@ -80,7 +127,9 @@ pub(super) const VP8: Kind = Kind {
     name: "vp8enc",
     codec: Codec::Vp8,
     package: "gstreamer1.0-plugins-good",
+    device: None,
     caps: "video/x-vp8",
+    layout: Layout::I420,
     matrix: Matrix::Bt601,
     min_side: 1,
     forces_keyframes: true,
@@ -112,7 +161,7 @@ pub(super) const VP8: Kind = Kind {
         ]);
         settings
     },
-    bitrate: ("target-bitrate", 1),
+    bitrate: ("target-bitrate", bits),
 };
 
 /// VP9 by libvpx: half the bits of VP8 where text scrolls, for a third more CPU.
@@ -120,8 +169,10 @@ pub(super) const VP9: Kind = Kind {
     name: "vp9enc",
     codec: Codec::Vp9,
     package: "gstreamer1.0-plugins-good",
+    device: None,
     // Profile 0 is the one that WebRTC offers mean.
     caps: "video/x-vp9,profile=(string)0",
+    layout: Layout::I420,
     matrix: Matrix::Bt601,
     min_side: 1,
     forces_keyframes: true,
@@ -156,15 +207,17 @@ pub(super) const VP9: Kind = Kind {
         ]);
         settings
     },
-    bitrate: ("target-bitrate", 1),
+    bitrate: ("target-bitrate", bits),
 };
 
-/// AV1 by libaom: the fewest bits, and keyframes that take 300 ms.
+/// AV1 by libaom: the fewest bits, and keyframes that take half a second.
 pub(super) const AV1: Kind = Kind {
     name: "av1enc",
     codec: Codec::Av1,
     package: "gstreamer1.0-plugins-bad",
+    device: None,
     caps: "video/x-av1",
+    layout: Layout::I420,
     matrix: Matrix::Bt601,
     min_side: 4,
     forces_keyframes: false, // as of GStreamer 1.22
@@ -196,8 +249,119 @@ pub(super) const AV1: Kind = Kind {
         ]);
         settings
     },
-    bitrate: ("target-bitrate", 1_000),
+    bitrate: ("target-bitrate", kilobits),
 };
+
+/// H.264 by a GPU's VA-API driver, as newer GStreamers reach it.
+pub(super) const VA: Kind = Kind {
+    name: "vah264enc",
+    package: "gstreamer1.0-plugins-bad and the VA-API driver of the GPU",
+    device: Some(RENDER),
+    settings: |_| va_settings(),
+    bitrate: ("bitrate", kilobits),
+    ..HARDWARE
+};
+
+/// The same by the part of Intel's GPUs that only encodes.
+pub(super) const VA_LOW_POWER: Kind = Kind { name: "vah264lpenc", ..VA };
+
+/// H.264 by a GPU's VA-API driver, as older GStreamers reach it.
+pub(super) const VAAPI: Kind = Kind {
+    name: "vaapih264enc",
+    package: "gstreamer1.0-vaapi and the VA-API driver of the GPU",
+    device: Some(RENDER),
+    settings: |_| {
+        [
+            ("rate-control", "cbr"),
+            ("keyframe-period", "2147483647"),
+            ("max-bframes", "0"),
+            ("refs", "1"),
+            ("cabac", "false"),
+            ("dct8x8", "false"),
+            ("quality-level", "7"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .to_vec()
+    },
+    bitrate: ("bitrate", kilobits),
+    ..HARDWARE
+};
+
+/// H.264 by an NVIDIA GPU.
+pub(super) const NVIDIA_H264: Kind = Kind {
+    name: "nvh264enc",
+    package: "gstreamer1.0-plugins-bad and the NVIDIA driver's libnvidia-encode1",
+    device: Some(NVIDIA),
+    settings: |_| {
+        [
+            // Names of presets differ between versions; what is not known is left out.
+            ("preset", "low-latency-hp"),
+            ("preset", "p2"),
+            ("tune", "ultra-low-latency"),
+            ("rc-mode", "cbr"),
+            ("gop-size", "-1"),
+            ("bframes", "0"),
+            ("rc-lookahead", "0"),
+            ("zerolatency", "true"),
+            ("aud", "false"),
+            ("repeat-sequence-header", "true"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .to_vec()
+    },
+    bitrate: ("bitrate", kilobits),
+    ..HARDWARE
+};
+
+/// H.264 by the video block of a small board.
+pub(super) const V4L2_H264: Kind = Kind {
+    name: "v4l2h264enc",
+    package: "gstreamer1.0-plugins-good",
+    device: Some(V4L2),
+    // Drivers refuse to choose a level themselves.
+    caps: "video/x-h264,stream-format=byte-stream,alignment=au,profile=constrained-baseline,\
+           level=(string)4",
+    settings: |_| Vec::new(),
+    bitrate: ("extra-controls", |bps| {
+        format!(
+            "controls,repeat_sequence_header=1,h264_i_frame_period=2147483647,\
+             video_bitrate_mode=1,video_bitrate={bps}"
+        )
+    }),
+    ..HARDWARE
+};
+
+/// What encoders in hardware have in common.
+const HARDWARE: Kind = Kind {
+    name: "",
+    codec: Codec::H264,
+    package: "",
+    device: None,
+    caps: "video/x-h264,stream-format=byte-stream,alignment=au,profile=constrained-baseline",
+    layout: Layout::Nv12,
+    matrix: Matrix::Bt709,
+    min_side: 128,
+    forces_keyframes: true,
+    settings: |_| Vec::new(),
+    bitrate: ("bitrate", kilobits),
+};
+
+fn va_settings() -> Vec<(&'static str, String)> {
+    [
+        ("rate-control", "cbr"),
+        // The most there can be; 0 would be a keyframe every few seconds.
+        ("key-int-max", "1024"),
+        ("b-frames", "0"),
+        ("ref-frames", "1"),
+        ("cabac", "false"),
+        ("dct8x8", "false"),
+        ("aud", "false"),
+        ("cc-insert", "false"),
+        ("target-usage", "7"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .to_vec()
+}
 
 /// A running element.
 #[derive(Debug)]
@@ -216,12 +380,15 @@ pub(super) struct Gst {
 
 impl Gst {
     pub(super) fn open(kind: &'static Kind, config: &Config) -> Result<Self> {
+        if let Some(device) = &kind.device {
+            device.check()?;
+        }
         gst::init().map_err(|error| {
             Error::because(Cause::CodecUnavailable, "GStreamer could not be initialised")
                 .source(error)
                 .hint("Install libgstreamer1.0-0 and gstreamer1.0-plugins-base")
         })?;
-        let canvas = Canvas::new(Layout::I420, kind.matrix, config.source, config.size);
+        let canvas = Canvas::new(kind.layout, kind.matrix, config.source, config.size);
         let coded = canvas.coded();
         if coded.width.min(coded.height) < kind.min_side {
             return Err(Error::because(
@@ -235,18 +402,14 @@ impl Gst {
         let element = gst::ElementFactory::make(kind.name).build().map_err(|_| missing(kind))?;
         for (name, value) in (kind.settings)(config) {
             // Versions differ in what they know; what is left out is the element's default.
-            if let Some(property) = element.find_property(name)
-                && let Ok(value) = gst::glib::Value::deserialize(&value, property.value_type())
-            {
-                element.set_property_from_value(name, &value);
-            }
+            set(&element, name, &value);
         }
         let colorimetry = match kind.matrix {
             Matrix::Bt601 => "bt601",
             Matrix::Bt709 => "bt709",
         };
         let input = gst::Caps::builder("video/x-raw")
-            .field("format", "I420")
+            .field("format", video_format(kind.layout).to_str())
             .field("width", coded.width as i32)
             .field("height", coded.height as i32)
             .field("framerate", gst::Fraction::new(config.max_fps.clamp(1, 240) as i32, 1))
@@ -260,7 +423,7 @@ impl Gst {
         let pipeline = gst::Pipeline::new();
         let mut gst = Self {
             kind,
-            picture: picture(&canvas),
+            picture: picture(&canvas, kind.layout),
             canvas,
             pipeline,
             source,
@@ -357,8 +520,8 @@ impl Encoder for Gst {
     fn set_bitrate(&mut self, bitrate: Bitrate) -> Result<()> {
         // The narrower of the two property types; nobody sends a screen at 2 Gbit/s.
         let bps = bitrate.bps().min(i32::MAX as u64);
-        let (property, unit) = self.kind.bitrate;
-        self.element.set_property_from_str(property, &(bps / unit).max(1).to_string());
+        let (property, value) = self.kind.bitrate;
+        set(&self.element, property, &value(bps));
         Ok(())
     }
 }
@@ -370,19 +533,48 @@ impl Drop for Gst {
     }
 }
 
+/// Sets a property that the element has, to a value that it knows, or the nearest that it allows.
+fn set(element: &gst::Element, name: &str, value: &str) {
+    let Some(property) = element.find_property(name) else { return };
+    let signed = property.downcast_ref::<ParamSpecInt>();
+    let unsigned = property.downcast_ref::<ParamSpecUInt>();
+    let range = signed
+        .map(|range| (range.minimum().into(), range.maximum().into()))
+        .or(unsigned.map(|range| (range.minimum().into(), range.maximum().into())));
+    let nearest = match (range, value.parse::<i64>()) {
+        (Some((least, most)), Ok(number)) => number.clamp(least, most).to_string(),
+        _ => value.to_owned(),
+    };
+    if let Ok(value) = gst::glib::Value::deserialize(&nearest, property.value_type()) {
+        element.set_property_from_value(name, &value);
+    }
+}
+
+fn video_format(layout: Layout) -> gst_video::VideoFormat {
+    match layout {
+        Layout::Nv12 => gst_video::VideoFormat::Nv12,
+        Layout::I420 => gst_video::VideoFormat::I420,
+    }
+}
+
 /// A buffer for the planes of `canvas`, which says how they lie.
-fn picture(canvas: &Canvas) -> gst::Buffer {
+fn picture(canvas: &Canvas, layout: Layout) -> gst::Buffer {
     let (width, height) = (canvas.coded().width as usize, canvas.coded().height as usize);
     let (luma, chroma) = (width * height, width / 2 * (height / 2));
     let mut buffer = gst::Buffer::from_mut_slice(vec![0u8; luma + 2 * chroma]);
+    let stride = width as i32;
+    let (offsets, strides): (&[usize], &[i32]) = match layout {
+        Layout::Nv12 => (&[0, luma], &[stride, stride]),
+        Layout::I420 => (&[0, luma, luma + chroma], &[stride, stride / 2, stride / 2]),
+    };
     let added = gst_video::VideoMeta::add_full(
         buffer.make_mut(),
         gst_video::VideoFrameFlags::empty(),
-        gst_video::VideoFormat::I420,
+        video_format(layout),
         canvas.coded().width,
         canvas.coded().height,
-        &[0, luma, luma + chroma],
-        &[width as i32, width as i32 / 2, width as i32 / 2],
+        offsets,
+        strides,
     );
     debug_assert!(added.is_ok(), "a new buffer of the right size takes a description");
     buffer
@@ -392,4 +584,32 @@ fn missing(kind: &Kind) -> Error {
     Error::because(Cause::CodecUnavailable, format!("encoder `{}` is not installed", kind.name))
         .with("encoder", kind.name)
         .hint(format!("Install {}", kind.package))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_element_does_not_know_is_left_as_it_is() {
+        gst::init().unwrap();
+        let element = gst::ElementFactory::make(VP9.name).build().unwrap();
+        set(&element, "no-such-property", "1");
+        set(&element, "end-usage", "no such mode");
+        set(&element, "threads", "1000");
+        assert_eq!(element.property::<i32>("threads"), 64, "the most it allows");
+        set(&element, "threads", "-3");
+        assert_eq!(element.property::<i32>("threads"), 0);
+    }
+
+    #[test]
+    fn a_device_is_looked_for_where_it_would_be() {
+        let here = Device { name: "null", node: ("/dev", "nul") };
+        here.check().unwrap();
+        for node in [("/dev", "no-such-device"), ("/no-such-directory", "")] {
+            let error = Device { name: "GPU", node }.check().unwrap_err();
+            assert_eq!(error.cause(), Some(Cause::CodecUnavailable));
+            assert!(error.to_string().contains("there is no GPU"), "{error}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! An encoder belongs to one pipeline thread and does everything on it: converts what changed
 //! ([`convert`]), encodes, and hands out the bytes. Which encoders there are is one table,
-//! [`candidates`]; [`open`] takes the first that opens.
+//! [`candidates`]; [`open`] takes the first that opens, in the order of [`ranked`].
 
 mod bitstream;
 mod convert;
@@ -26,7 +26,7 @@ use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
 
 use crate::Frame;
 
-pub use probe::{ProbeResult, probe};
+pub use probe::{ProbeResult, probe, ranked};
 
 /// How one frame is to be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -96,7 +96,7 @@ pub struct Config {
 #[non_exhaustive]
 pub struct Preference {
     /// Only this implementation, by the name [`Encoder::name`] reports. Unset: the first of
-    /// [`candidates`] that opens.
+    /// [`ranked`] that opens.
     pub encoder: Option<String>,
 }
 
@@ -110,65 +110,85 @@ pub struct Candidate {
     pub codec: Codec,
     /// What it does less well than the best, for capability reports.
     pub limitation: Option<&'static str>,
-    open: fn(&Config) -> Result<Box<dyn Encoder>>,
+    /// The device it works on, if that is not the processor.
+    device: Option<&'static gst::Device>,
+    open: Open,
 }
 
-/// The one list of implementations, best first.
+/// How a candidate is opened.
+#[derive(Clone, Copy, Debug)]
+enum Open {
+    Element(&'static gst::Kind),
+    Own(fn(&Config) -> Result<Box<dyn Encoder>>),
+}
+
+/// The one list of implementations. Of each codec, those in software come best first; those in
+/// hardware come after them, and [`ranked`] decides.
 const CANDIDATES: &[Candidate] = &[
     #[cfg(feature = "x264")]
     Candidate {
         name: X264_NAME,
         codec: Codec::H264,
         limitation: None,
-        open: |config| Ok(Box::new(x264::X264::open(config)?)),
+        device: None,
+        open: Open::Own(|config| Ok(Box::new(x264::X264::open(config)?))),
     },
-    Candidate {
-        name: gst::OPENH264.name,
-        codec: gst::OPENH264.codec,
-        limitation: Some(
-            "takes about four times the CPU of x264, and exceeds the bitrate on noisy video",
-        ),
-        open: |config| Ok(Box::new(gst::Gst::open(&gst::OPENH264, config)?)),
-    },
-    Candidate {
-        name: gst::VP8.name,
-        codec: gst::VP8.codec,
-        limitation: Some(
-            "takes about four times the CPU of H.264, and scrolling ten times the bits",
-        ),
-        open: |config| Ok(Box::new(gst::Gst::open(&gst::VP8, config)?)),
-    },
-    Candidate {
-        name: gst::VP9.name,
-        codec: gst::VP9.codec,
-        limitation: Some("takes about five times the CPU of H.264"),
-        open: |config| Ok(Box::new(gst::Gst::open(&gst::VP9, config)?)),
-    },
-    Candidate {
-        name: gst::AV1.name,
-        codec: gst::AV1.codec,
-        limitation: Some(
-            "takes about five times the CPU of H.264, and a keyframe of 1920x1080 half a second",
-        ),
-        open: |config| Ok(Box::new(gst::Gst::open(&gst::AV1, config)?)),
-    },
+    Candidate::element(
+        &gst::OPENH264,
+        "takes about four times the CPU of x264, and exceeds the bitrate on noisy video",
+    ),
+    Candidate::element(&gst::VA, HARDWARE),
+    Candidate::element(&gst::VA_LOW_POWER, HARDWARE),
+    Candidate::element(&gst::VAAPI, HARDWARE),
+    Candidate::element(&gst::NVIDIA_H264, HARDWARE),
+    Candidate::element(&gst::V4L2_H264, HARDWARE),
+    Candidate::element(
+        &gst::VP8,
+        "takes about four times the CPU of H.264, and scrolling ten times the bits",
+    ),
+    Candidate::element(&gst::VP9, "takes about five times the CPU of H.264"),
+    Candidate::element(
+        &gst::AV1,
+        "takes about five times the CPU of H.264, and a keyframe of 1920x1080 half a second",
+    ),
     Candidate {
         name: PNG_NAME,
         codec: Codec::Png,
-        limitation: Some(
-            "loses nothing, whatever the rate; 30 pictures of 1920x1080 a second at most",
-        ),
-        open: |config| Ok(Box::new(png::Png::open(config)?)),
+        limitation: Some(LOSSLESS),
+        device: None,
+        open: Open::Own(|config| Ok(Box::new(png::Png::open(config)?))),
     },
     Candidate {
         name: RAW_NAME,
         codec: Codec::Bgra,
-        limitation: Some(
-            "loses nothing, whatever the rate; 30 pictures of 1920x1080 a second at most",
-        ),
-        open: |config| Ok(Box::new(pixels::Raw::open(config)?)),
+        limitation: Some(LOSSLESS),
+        device: None,
+        open: Open::Own(|config| Ok(Box::new(pixels::Raw::open(config)?))),
     },
 ];
+
+const HARDWARE: &str = "is not told what changed, so a small change takes more bits than with x264";
+const LOSSLESS: &str =
+    "loses nothing, whatever the rate; 30 pictures of 1920x1080 a second at most";
+
+impl Candidate {
+    const fn element(kind: &'static gst::Kind, limitation: &'static str) -> Self {
+        Self {
+            name: kind.name,
+            codec: kind.codec,
+            limitation: Some(limitation),
+            device: kind.device.as_ref(),
+            open: Open::Element(kind),
+        }
+    }
+
+    fn open(&self, config: &Config) -> Result<Box<dyn Encoder>> {
+        match self.open {
+            Open::Element(kind) => Ok(Box::new(gst::Gst::open(kind, config)?)),
+            Open::Own(open) => open(config),
+        }
+    }
+}
 
 /// How our own encoders are reported.
 const PNG_NAME: &str = "png";
@@ -178,7 +198,7 @@ const RAW_NAME: &str = "raw";
 #[cfg(feature = "x264")]
 const X264_NAME: &str = "x264";
 
-/// The implementations of `codec` that this build knows of, best first.
+/// The implementations of `codec` that this build knows of.
 pub fn candidates(codec: Codec) -> Vec<Candidate> {
     CANDIDATES.iter().filter(|candidate| candidate.codec == codec).copied().collect()
 }
@@ -206,14 +226,18 @@ pub fn max_fps(codec: Codec, size: Size) -> u32 {
 /// name that `preference` insists on; `encoder_failed` when there is an encoder and it refuses
 /// `config`.
 pub fn open(config: &Config, preference: &Preference) -> Result<Box<dyn Encoder>> {
-    let candidates = candidates(config.codec);
     let wanted = preference.encoder.as_deref();
+    let candidates = match wanted {
+        // Also one that the probe had doubts about.
+        Some(_) => candidates(config.codec),
+        None => ranked(config.codec),
+    };
     let mut refusal = None;
     for candidate in &candidates {
         if wanted.is_some_and(|name| name != candidate.name) {
             continue;
         }
-        match (candidate.open)(config) {
+        match candidate.open(config) {
             Ok(encoder) => return Ok(encoder),
             Err(error) => {
                 tracing::debug!(encoder = candidate.name, %error, "encoder did not open");
