@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
 use spaceport_tests::{
-    Browser, Gateway, Request, Screen, Script, Server, Socket, measured, wait_until,
+    Browser, Gateway, Request, Screen, Script, Server, Socket, Window, measured, wait_until,
 };
 use spaceport_types::Size;
 
@@ -290,6 +290,188 @@ impl Ways {
     fn hear(&mut self) -> Value {
         self.script.hear()
     }
+}
+
+#[test]
+fn the_page_draws_the_pointer_over_the_picture_in_chromium() {
+    pointer_apart(Browser::Chromium);
+}
+
+#[test]
+fn the_page_draws_the_pointer_over_the_picture_in_firefox() {
+    pointer_apart(Browser::Firefox);
+}
+
+/// The pointer of these tests: a square that points with a pixel near its lower right corner.
+const SIDE: u16 = 20;
+const HOTSPOT: (u16, u16) = (17, 13);
+
+fn pointer_apart(browser: Browser) {
+    let xvfb = Xvfb::start(Size::new(640, 480)).unwrap();
+    let screen = Screen::connect(xvfb.display());
+    screen.paint(0x20_60_a0, 1);
+    screen.shape_pointer(Some(0xff_80_00), SIDE, HOTSPOT);
+    let gateway = Gateway::with_display(xvfb.display());
+    let url = gateway.viewer_url("transport=ws");
+    let places = [(320, 240), (0, 0), (639, 479), (101, 402)];
+    let texts = places.map(|(x, y)| format!("{x},{y}"));
+    let mut arguments = vec!["apart", &url];
+    arguments.extend(texts.iter().map(String::as_str));
+    let mut script = Script::browser("pointer.mjs", browser, &arguments);
+    assert_eq!(script.hear()["transport"], "ws");
+    for (x, y) in places {
+        screen.point(x, y);
+        script.go_on();
+        let seen = script.hear();
+        let number = |of: &str, what: &str| seen[of][what].as_f64().unwrap();
+        let zoom = number("frame", "width") / 640.0;
+        let wanted = [
+            ("x", number("frame", "x") + f64::from(x - HOTSPOT.0.cast_signed()) * zoom),
+            ("y", number("frame", "y") + f64::from(y - HOTSPOT.1.cast_signed()) * zoom),
+            ("width", f64::from(SIDE) * zoom),
+            ("height", f64::from(SIDE) * zoom),
+        ];
+        for (what, wanted) in wanted {
+            let is = number("pointer", what);
+            assert!((is - wanted).abs() < 0.5, "{what} is {is}, not {wanted}: {seen}");
+        }
+        assert_eq!(seen["colour"], json!([255, 128, 0, 255]));
+    }
+    screen.shape_pointer(None, SIDE, HOTSPOT);
+    script.go_on();
+    let end = script.hear();
+    assert_eq!((&end["hidden"], &end["complaints"]), (&json!(true), &json!([])));
+    // One picture, made sharper a few times: none of the pointer.
+    assert!(end["frames"].as_u64() <= Some(4), "{end}");
+}
+
+#[test]
+fn the_pointer_is_in_the_picture_over_webrtc_in_chromium() {
+    pointer_baked(Browser::Chromium);
+}
+
+#[test]
+fn the_pointer_is_in_the_picture_over_webrtc_in_firefox() {
+    pointer_baked(Browser::Firefox);
+}
+
+fn pointer_baked(browser: Browser) {
+    let xvfb = Xvfb::start(Size::new(640, 480)).unwrap();
+    let screen = Screen::connect(xvfb.display());
+    screen.paint(0x20_60_a0, 1);
+    screen.shape_pointer(Some(0xff_80_00), SIDE, (10, 10));
+    let gateway = Gateway::with_display(xvfb.display());
+    let url = gateway.viewer_url("transport=whep");
+    let arguments = ["baked", &url, "255,128,0", "320,240", "500,400"];
+    let mut script = Script::browser("pointer.mjs", browser, &arguments);
+    assert_eq!(script.hear()["transport"], "whep");
+    for (x, y) in [(320, 240), (500, 400)] {
+        screen.point(x, y);
+        script.go_on();
+        assert_eq!(script.hear()["overlay"], false, "drawn twice");
+    }
+    assert_eq!(script.hear()["complaints"], json!([]));
+}
+
+#[test]
+fn what_can_be_watched_is_listed_for_whoever_may_watch_it() {
+    let xvfb = Xvfb::start(Size::new(800, 600)).unwrap();
+    let _window = Window::open(xvfb.display(), "Ledger", "Editor", (50, 60), (320, 240));
+    let gateway = Gateway::with_display(xvfb.display());
+    let ask = |method, path, ticket: &str, body: &str| {
+        let bearer = format!("Bearer {ticket}");
+        let headers = [("authorization", &*bearer), ("content-type", "application/json")];
+        let body = body.as_bytes();
+        Request { method, path, headers: &headers, body }.send(gateway.http()).unwrap()
+    };
+    let list = |ticket: &str| ask("GET", "/viewer/targets", ticket, "").json();
+    let url = gateway.viewer_url("");
+    let (_, ticket) = url.split_once("#ticket=").unwrap();
+    let all = list(ticket);
+    let display = json!({
+        "kind": "display", "id": format!("{}.0", xvfb.display()), "name": "screen",
+        "primary": true, "size": [800, 600],
+    });
+    let window = json!({
+        "kind": "window", "id": "w1", "title": "Ledger", "app": "Editor",
+        "size": [320, 240], "available": true,
+    });
+    assert_eq!(all, json!([display, window]));
+
+    // A media ticket opens one session; of the rest of the desktop it tells nothing.
+    for (body, only) in [("{}", &display), (r#"{"window_id":"w1"}"#, &window)] {
+        let opened = ask("POST", "/viewer/open", ticket, body).json();
+        assert_eq!(opened["target"], *only);
+        assert_eq!(list(opened["ticket"].as_str().unwrap()), json!([only]));
+    }
+    assert_eq!(ask("GET", "/viewer/targets", "AAAAAAAAAAAAAAAAAAAAAA", "").status, 401);
+    let bare = Request { method: "GET", path: "/viewer/targets", headers: &[], body: b"" };
+    assert_eq!(bare.send(gateway.http()).unwrap().status, 401);
+}
+
+#[test]
+fn the_page_switches_to_a_window_and_back_without_loading_again() {
+    let xvfb = Xvfb::start(Size::new(800, 600)).unwrap();
+    Screen::connect(xvfb.display()).paint(0x20_60_a0, 1);
+    let window = Window::open(xvfb.display(), "Ledger", "Editor", (50, 60), (320, 240));
+    let gateway = Gateway::with_display(xvfb.display());
+    let url = gateway.viewer_url("");
+    let arguments = ["switch", &url, "800,600", "320,240", "Ledger"];
+    let mut script = Script::browser("targets.mjs", Browser::Chromium, &arguments);
+    let desktop = script.hear();
+    assert_eq!((&desktop["title"], &desktop["label"]), (&json!("Spaceport"), &json!("Desktop")));
+    assert_eq!(desktop["target"]["kind"], "display");
+    let entries = script.hear();
+    assert_eq!(
+        entries["entries"],
+        json!([["Desktop\n800 × 600", "true"], ["Ledger\nEditor · 320 × 240", "false"]])
+    );
+    let shown = script.hear();
+    assert_eq!(
+        (&shown["title"], &shown["label"]),
+        (&json!("Ledger – Spaceport"), &json!("Ledger"))
+    );
+    assert_eq!(shown["address"], "#ticket&window=w1");
+    let colour: [i64; 3] = serde_json::from_value(shown["colour"].clone()).unwrap();
+    assert!(colour[0] < 60 && colour[2] > 200, "not the window's: {colour:?}");
+    window.retitle("Renamed");
+    script.go_on();
+    assert_eq!(script.hear()["label"], "Renamed");
+    let back = script.hear();
+    assert_eq!((&back["title"], &back["address"]), (&json!("Spaceport"), &json!("#ticket")));
+    assert_close(&back["colour"], [0x20, 0x60, 0xa0], 8);
+    assert_eq!((&back["loaded"], &back["complaints"]), (&json!(true), &json!([])));
+}
+
+#[test]
+fn a_window_that_closes_is_explained_and_the_desktop_offered_over_websocket() {
+    window_closes("ws");
+}
+
+#[test]
+fn a_window_that_closes_is_explained_and_the_desktop_offered_over_webrtc() {
+    window_closes("whep");
+}
+
+fn window_closes(transport: &str) {
+    let xvfb = Xvfb::start(Size::new(800, 600)).unwrap();
+    Screen::connect(xvfb.display()).paint(0x20_60_a0, 1);
+    let window = Window::open(xvfb.display(), "Ledger", "Editor", (50, 60), (320, 240));
+    let gateway = Gateway::with_display(xvfb.display());
+    let url = gateway.viewer_url(&format!("transport={transport}&window=w1"));
+    let arguments = ["closed", &url, "800,600", "320,240"];
+    let mut script = Script::browser("targets.mjs", Browser::Chromium, &arguments);
+    assert_eq!(script.hear()["title"], "Ledger – Spaceport");
+    drop(window);
+    script.go_on();
+    let card = script.hear();
+    assert_ne!(card["title"], "");
+    assert_eq!(card["code"], "target_gone", "{card}");
+    let desktop = script.hear();
+    assert_eq!(desktop["card"], 0);
+    assert_eq!(desktop["target"]["kind"], "display");
+    assert_eq!(desktop["address"], format!("#ticket&transport={transport}"));
+    assert_close(&desktop["colour"], [0x20, 0x60, 0xa0], 8);
 }
 
 #[test]

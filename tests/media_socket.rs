@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use prost_types::Duration as ProtoDuration;
 use serde_json::{Value, json};
-use spaceport_tests::{Event, Gateway, Socket, Via, measured};
+use spaceport_testkit::Xvfb;
+use spaceport_tests::{Event, Gateway, Screen, Socket, Via, measured};
+use spaceport_types::Size;
 use spaceport_wire::pb::{OpenMediaRequest, OpenMediaResponse};
 use tokio::time::{Instant, timeout};
+
+/// A picture that was still for this long is as sharp as it gets.
+const REFINED: Duration = Duration::from_secs(1);
 
 /// A quiet second and more; nothing a healthy stream leaves out.
 const WATCH: Duration = Duration::from_secs(5);
@@ -93,6 +98,61 @@ async fn messages_are_answered_and_an_unknown_one_ends_nothing() {
     socket.control("keyframe_requested").await;
     let keyframe = async { while socket.packet().await.0["keyframe"] == false {} };
     timeout(Duration::from_secs(2), keyframe).await.expect("no keyframe came");
+}
+
+#[tokio::test]
+async fn the_pointer_is_told_to_who_asks_and_moves_without_frames() {
+    let xvfb = Xvfb::start(Size::new(640, 480)).unwrap();
+    let screen = Screen::connect(xvfb.display());
+    screen.shape_pointer(Some(0xff_80_00), 20, (3, 4));
+    screen.point(100, 200);
+    let gateway = Gateway::with_display(xvfb.display());
+    let halved = OpenMediaRequest { max_dimension: 320, ..OpenMediaRequest::default() };
+    let opened: OpenMediaResponse = gateway.call("StreamService/OpenMedia", &halved).unwrap();
+    let mut plain = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+    let mut drawing = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+    let hello = drawing.control("hello").await;
+    assert!(hello["capabilities"].as_array().unwrap().contains(&json!("cursor.v1")));
+    // A still picture is made sharper, and then nothing comes.
+    for socket in [&mut plain, &mut drawing] {
+        while socket.next_within(REFINED).await.is_some() {}
+    }
+
+    drawing.send("set_cursor", json!({ "mode": "out_of_band" })).await;
+    let Event::Control(kind, image) = drawing.next().await else { panic!("no control message") };
+    assert_eq!(kind, "cursor_image");
+    assert_eq!((&image["width"], &image["height"]), (&json!(20), &json!(20)));
+    assert_eq!((&image["hotspot_x"], &image["hotspot_y"]), (&json!(3), &json!(4)));
+    assert!(image["png"].as_str().unwrap().starts_with("iVBORw0KGgo"), "{image}");
+    let mut at = async |wanted: Value| loop {
+        match drawing.next().await {
+            Event::Control(kind, place) if kind == "cursor" => {
+                if place == wanted {
+                    break;
+                }
+            }
+            other => panic!("{other:?} instead of {wanted}"),
+        }
+    };
+    // In pixels of the frame, which is half as large.
+    let serial = &image["serial"];
+    at(json!({ "visible": true, "x": 50.0, "y": 100.0, "serial": serial })).await;
+    for step in 0..20 {
+        screen.point(300 + step, 7);
+    }
+    at(json!({ "visible": true, "x": 159.5, "y": 3.5, "serial": serial })).await;
+    screen.shape_pointer(None, 20, (0, 0));
+    at(json!({ "visible": false, "x": 0.0, "y": 0.0, "serial": serial })).await;
+    // No frames for anyone, and no word of it to who did not ask.
+    assert!(plain.next_within(REFINED).await.is_none());
+
+    drawing.send("set_cursor", json!({ "mode": "none" })).await;
+    screen.shape_pointer(Some(0), 20, (0, 0));
+    screen.point(10, 10);
+    assert!(drawing.next_within(REFINED).await.is_none());
+    screen.paint(0x20_60_a0, 1);
+    plain.packet().await;
+    drawing.packet().await;
 }
 
 #[tokio::test]

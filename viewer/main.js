@@ -6,7 +6,9 @@
 // know nothing of each other or of the page.
 
 import { Failure } from "./failure.js";
+import { Menu } from "./menu.js";
 import { Stage } from "./present.js";
+import { asRequest, chosenTarget, entries, fromAddress, label, toAddress } from "./target.js";
 import { WebSocketTransport } from "./transport/websocket.js";
 import { WhepTransport } from "./transport/whep.js";
 
@@ -14,6 +16,7 @@ import { WhepTransport } from "./transport/whep.js";
  * A media session, as `POST /viewer/open` answers.
  * @typedef {object} Session
  * @property {string} id
+ * @property {import("./target.js").Watchable | null} target
  * @property {string} ticket the media ticket: opens this session's transports and nothing else
  * @property {string} codec what the socket carries
  * @property {[number, number]} frameSize
@@ -27,6 +30,8 @@ import { WhepTransport } from "./transport/whep.js";
  * @property {() => void} frame a picture is on screen
  * @property {(width: number, height: number, codedWidth: number, codedHeight: number) => void} resized
  * @property {(text: string | null) => void} notice why the picture stands still, or that it goes on
+ * @property {(title: string) => void} titled the window has another title now
+ * @property {import("./pointer.js").Pointer} pointer to be told of the remote pointer, where it is not in the picture
  * @property {(failure: Failure) => void} ended once, and nothing after it
  */
 
@@ -83,12 +88,13 @@ class Viewer {
   #interrupt = () => {};
   #stage = new Stage(element("frame"));
   #ticket;
+  /** What is to be watched. @type {import("./target.js").Target} */
   #target;
 
   /** @param {URLSearchParams} parameters of the address's fragment, which no server sees */
   constructor(parameters) {
     this.#ticket = parameters.get("ticket") ?? "";
-    this.#target = parameters.get("target");
+    this.#target = fromAddress(parameters);
     const forced = parameters.get("transport");
     if (forced === "ws" || forced === "whep") this.chosen = forced;
   }
@@ -108,7 +114,7 @@ class Viewer {
         const hopeful = failure.retryable || failure.scope === "ticket";
         if (!hopeful || failure.scope !== "transport") this.session = null;
         this.#enter(hopeful ? "reconnecting" : "failed");
-        if (!hopeful || tries >= QUIET_TRIES) showCard(failure, this.#other());
+        if (!hopeful || tries >= QUIET_TRIES) showCard(failure, this.#other(), this.#desktop(failure));
         else say("Connection lost, reconnecting");
         const acted = await this.#pause(hopeful ? Math.max(failure.retryAfter, backoff(tries)) : Infinity);
         tries++;
@@ -135,13 +141,40 @@ class Viewer {
     this.#interrupt();
   }
 
+  /** Shows something else, in the same page. @param {import("./target.js").Target} target */
+  watch(target) {
+    this.#target = target;
+    this.session = null;
+    toAddress(target);
+    this.#interrupt();
+  }
+
+  /** What can be watched now. @returns {Promise<import("./target.js").Watchable[]>} */
+  async targets() {
+    const headers = { Authorization: `Bearer ${this.#ticket}` };
+    const response = await fetch(new URL("targets", location.href), { headers, cache: "no-store", signal: AbortSignal.timeout(10_000) });
+    if (!response.ok) throw await Failure.fromResponse(response);
+    return response.json();
+  }
+
+  /** Where the remote pointer is drawn. */
+  get pointer() {
+    return this.#stage.pointer.place;
+  }
+
   /** One pass over the transports. Ends when watching ended, or when none of them brought a picture. */
   async #round() {
     /** @type {[Kind, Failure][]} */
     const failures = [];
     try {
       this.#enter(this.state === "reconnecting" ? "reconnecting" : "connecting");
-      this.session ??= await this.#open();
+      while (!this.session) {
+        const target = this.#target;
+        const session = await this.#open();
+        // Something else may have been chosen meanwhile.
+        if (target === this.#target) this.session = session;
+      }
+      showTarget(this.session.target);
       for (const kind of this.#kinds()) {
         const unavailable = TRANSPORTS[kind].unavailable(this.session);
         if (unavailable) {
@@ -168,6 +201,11 @@ class Viewer {
     return this.chosen === "auto" ? null : this.chosen === "ws" ? "whep" : "ws";
   }
 
+  /** Whether the desktop is worth offering on the error card: instead of a window that is gone. @param {Failure} failure */
+  #desktop({ code }) {
+    return this.#target?.kind === "window" && (code === "target_gone" || code === "not_found");
+  }
+
   /** @returns {Promise<Session>} */
   async #open() {
     if (!this.#ticket) {
@@ -184,7 +222,7 @@ class Viewer {
       response = await fetch(new URL("open", location.href), {
         method: "POST",
         headers: { Authorization: `Bearer ${this.#ticket}`, "Content-Type": "application/json" },
-        body: JSON.stringify(this.#target ? { display_id: this.#target } : {}),
+        body: JSON.stringify(asRequest(this.#target)),
         cache: "no-store",
         signal: AbortSignal.timeout(10_000),
       });
@@ -204,6 +242,7 @@ class Viewer {
     socket.search = ""; // the ticket is there for clients without subprotocols
     return {
       id: answer.session_id,
+      target: answer.target ?? null,
       ticket: answer.ticket,
       codec: answer.codec,
       frameSize: answer.frame_size,
@@ -244,6 +283,7 @@ class Viewer {
         this.#interrupt = () => {};
         delete document.body.dataset.notice;
         transport.close();
+        this.#stage.pointer.clear();
         // The last picture stays until there is another; what never showed one goes.
         if (!played) transport.element.remove();
         resolve({ failure, played });
@@ -267,6 +307,12 @@ class Viewer {
             if (text === null) delete document.body.dataset.notice;
             else say((document.body.dataset.notice = text));
           },
+          titled: (title) => {
+            if (session.target?.kind !== "window") return;
+            session.target.title = title;
+            showTarget(session.target);
+          },
+          pointer: this.#stage.pointer,
           ended: finish,
         });
       } catch (error) {
@@ -362,8 +408,8 @@ function say(text) {
   element("wait-text").textContent = text;
 }
 
-/** @param {Failure} failure @param {Kind | null} other */
-function showCard(failure, other) {
+/** @param {Failure} failure @param {Kind | null} other @param {boolean} desktop */
+function showCard(failure, other, desktop) {
   element("card-title").textContent = failure.title;
   element("card-message").textContent = failure.message;
   element("card-hint").textContent = failure.hint;
@@ -374,6 +420,7 @@ function showCard(failure, other) {
     button.textContent = `Use ${TRANSPORTS[other].label}`;
     button.onclick = () => viewer.choose(other);
   }
+  element("card-desktop").hidden = !desktop;
   document.body.dataset.card = "";
   element("card").hidden = false;
 }
@@ -381,6 +428,12 @@ function showCard(failure, other) {
 function hideCard() {
   delete document.body.dataset.card;
   element("card").hidden = true;
+}
+
+/** @param {import("./target.js").Watchable | null} target */
+function showTarget(target) {
+  fact("target", label(target));
+  document.title = target?.kind === "window" ? `${label(target)} – Spaceport` : "Spaceport";
 }
 
 function clearFacts() {
@@ -420,40 +473,34 @@ async function updateBar() {
   element("fact-latency").title = rtt === null ? basis : `${basis}. Round trip ${rtt.toFixed(1)} ms.`;
 }
 
+/** Lists what can be watched, as it is now. @param {Menu} menu */
+async function listTargets(menu) {
+  const list = element("target-menu");
+  try {
+    const watchable = await viewer.targets();
+    list.replaceChildren(...entries(watchable, viewer.session?.target ?? null));
+    if (menu.isOpen) menu.focus();
+  } catch (error) {
+    const note = document.createElement("p");
+    note.textContent = Failure.from(error).message;
+    list.replaceChildren(note);
+  }
+}
+
 function wireUp() {
-  const button = element("menu-button");
-  const menu = element("menu");
-  const items = /** @type {HTMLElement[]} */ ([...menu.querySelectorAll("[role=menuitemradio]")]);
-  /** @param {boolean} open */
-  const toggle = (open) => {
-    menu.hidden = !open;
-    button.setAttribute("aria-expanded", String(open));
-    if (open) (items.find((item) => item.ariaChecked === "true") ?? items[0]).focus();
-  };
-  button.addEventListener("click", () => toggle(Boolean(menu.hidden)));
-  menu.addEventListener("click", (event) => {
-    const item = event.target instanceof Element && event.target.closest("[data-transport]");
-    if (!(item instanceof HTMLElement)) return;
-    toggle(false);
-    button.focus();
-    viewer.choose(/** @type {Kind | "auto"} */ (item.dataset.transport));
+  new Menu(element("menu-button"), element("menu"), ({ dataset }) => {
+    viewer.choose(/** @type {Kind | "auto"} */ (dataset.transport));
     updateBar();
   });
-  menu.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const at = items.findIndex((item) => item === document.activeElement);
-    items[(at + step + items.length) % items.length].focus();
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || menu.hidden) return;
-    toggle(false);
-    button.focus();
-  });
-  document.addEventListener("pointerdown", (event) => {
-    if (event.target instanceof Node && !menu.contains(event.target) && !button.contains(event.target)) toggle(false);
-  });
+  const targets = new Menu(
+    element("target-button"),
+    element("target-menu"),
+    ({ ariaChecked, dataset }) => {
+      if (ariaChecked !== "true" || viewer.state === "failed") viewer.watch(chosenTarget(dataset));
+    },
+    () => listTargets(targets),
+  );
+  element("card-desktop").addEventListener("click", () => viewer.watch(null));
   element("card-retry").addEventListener("click", () => viewer.retry());
   const fullscreen = element("fullscreen");
   fullscreen.hidden = !document.fullscreenEnabled;
@@ -484,6 +531,8 @@ Object.defineProperty(window, "spaceport", {
     get frames() { return viewer.transport?.frames ?? 0; },
     get size() { return viewer.transport ? [viewer.transport.width, viewer.transport.height] : [0, 0]; },
     get session() { return viewer.session?.id ?? ""; },
+    get target() { return viewer.session?.target ?? null; },
+    get pointer() { return viewer.pointer; },
     get shown() { return viewer.transport?.shown ? { ...viewer.transport.shown, payload: undefined } : null; },
     get failure() {
       const { failure } = viewer;

@@ -1,11 +1,16 @@
 // @ts-check
-// Pictures to the screen.
+// Pictures to the screen, and the pointer over them.
+
+import { Pointer } from "./pointer.js";
 
 /** The element pictures are shown in, and its box, which cuts a padded row or column off. */
 export class Stage {
+  pointer = new Pointer();
+
   /** @param {HTMLElement} box */
   constructor(box) {
     this.box = box;
+    box.append(this.pointer.element);
   }
 
   /** Puts it behind what is shown: a video element plays only within a page. @param {HTMLElement} element */
@@ -16,7 +21,7 @@ export class Stage {
   /** @param {HTMLElement} element prepared before */
   show(element) {
     // Taking it out and putting it in again would pause a video.
-    for (const other of [...this.box.children]) if (other !== element) other.remove();
+    for (const other of [...this.box.children]) if (other !== element && other !== this.pointer.element) other.remove();
   }
 
   /**

@@ -2,7 +2,8 @@ use spaceport_media::capture::counter;
 use spaceport_types::Rect;
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{
-    ChangeGCAux, ConnectionExt as _, CreateGCAux, Gcontext, Rectangle, Screen as X11Screen,
+    ChangeGCAux, ChangeWindowAttributesAux, ConnectionExt as _, CreateGCAux, Gcontext, Rectangle,
+    Screen as X11Screen,
 };
 use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
@@ -46,6 +47,36 @@ impl Screen {
         let (width, height) = (self.root.width_in_pixels, self.root.height_in_pixels);
         self.fill(colour, [Rect::new(0, 0, width.into(), height.into())]);
         self.mark(number);
+    }
+
+    /// Puts the pointer somewhere.
+    pub fn point(&self, x: i16, y: i16) {
+        self.connection.warp_pointer(x11rb::NONE, self.root.root, 0, 0, 0, 0, x, y).unwrap();
+        self.connection.sync().unwrap();
+    }
+
+    /// Makes the pointer over the root window a square of one colour, 0xRRGGBB, that points with its
+    /// pixel at `hotspot`; `None` hides it.
+    pub fn shape_pointer(&self, colour: Option<u32>, side: u16, hotspot: (u16, u16)) {
+        let [shape, mask, gc, cursor] = [(); 4].map(|()| self.connection.generate_id().unwrap());
+        for pixmap in [shape, mask] {
+            self.connection.create_pixmap(1, pixmap, self.root.root, side, side).unwrap();
+        }
+        self.connection.create_gc(gc, shape, &CreateGCAux::new().foreground(1)).unwrap();
+        let all = Rectangle { x: 0, y: 0, width: side, height: side };
+        self.connection.poly_fill_rectangle(shape, gc, &[all]).unwrap();
+        let seen = u32::from(colour.is_some());
+        self.connection.change_gc(gc, &ChangeGCAux::new().foreground(seen)).unwrap();
+        self.connection.poly_fill_rectangle(mask, gc, &[all]).unwrap();
+        let [_, red, green, blue] =
+            colour.unwrap_or_default().to_be_bytes().map(|byte| u16::from(byte) * 0x101);
+        let (x, y) = hotspot;
+        self.connection
+            .create_cursor(cursor, shape, mask, red, green, blue, 0, 0, 0, x, y)
+            .unwrap();
+        let wear = ChangeWindowAttributesAux::new().cursor(cursor);
+        self.connection.change_window_attributes(self.root.root, &wear).unwrap();
+        self.connection.sync().unwrap();
     }
 
     /// Paints only the number in the corner.

@@ -13,13 +13,21 @@ use x11rb::wrapper::ConnectionExt as _;
 /// An app with one window that is never still. Dropping it closes the window.
 #[derive(Debug)]
 pub struct Window {
+    display: String,
+    id: u32,
     stop: Arc<AtomicBool>,
     painter: Option<JoinHandle<()>>,
 }
 
 impl Window {
     /// Opens a window of `size` at `place`, with a title and an app name.
-    pub fn open(display: &str, title: &str, app: &str, place: (i16, i16), size: (u16, u16)) -> Self {
+    pub fn open(
+        display: &str,
+        title: &str,
+        app: &str,
+        place: (i16, i16),
+        size: (u16, u16),
+    ) -> Self {
         let (connection, screen) = x11rb::connect(Some(display)).unwrap();
         let screen = &connection.setup().roots[screen];
         let window = connection.generate_id().unwrap();
@@ -56,7 +64,16 @@ impl Window {
             connection.destroy_window(window).unwrap();
             connection.sync().unwrap();
         });
-        Self { stop, painter: Some(painter) }
+        Self { display: display.to_owned(), id: window, stop, painter: Some(painter) }
+    }
+
+    /// Gives it another title.
+    pub fn retitle(&self, title: &str) {
+        let (connection, _) = x11rb::connect(Some(&self.display)).unwrap();
+        let (property, kind) = (AtomEnum::WM_NAME, AtomEnum::STRING);
+        let set = PropMode::REPLACE;
+        connection.change_property8(set, self.id, property, kind, title.as_bytes()).unwrap();
+        connection.sync().unwrap();
     }
 }
 

@@ -188,6 +188,17 @@ export class WebSocketTransport {
         if (payload.selected_version !== 2) {
           this.#end(new Failure(`The server speaks version ${payload.selected_version} of the media protocol, this page version 2.`, { code: "protocol" }));
         }
+        // Pictures come without the pointer; this page draws it.
+        if (payload.capabilities?.includes("cursor.v1")) this.#send("set_cursor", { mode: "out_of_band" });
+        break;
+      case "session_opened":
+        this.#geometry(payload.geometry);
+        break;
+      case "cursor_image":
+        this.events.pointer.add(payload);
+        break;
+      case "cursor":
+        this.events.pointer.move(payload);
         break;
       case "stats": {
         const now = performance.now();
@@ -216,10 +227,21 @@ export class WebSocketTransport {
       case "resumed":
         this.events.notice(null);
         break;
+      case "geometry_changed":
+        this.#geometry(payload.geometry);
+        break;
+      case "title_changed":
+        this.events.titled(payload.title ?? "");
+        break;
       case "closed":
         if (payload.error) this.#remember(payload.error);
         break;
     }
+  }
+
+  /** @param {{scale?: number} | undefined} geometry */
+  #geometry(geometry) {
+    if (geometry?.scale) this.events.pointer.rescale(geometry.scale);
   }
 
   /** Most errors answer one message and end nothing. @param {import("../failure.js").Report} report */

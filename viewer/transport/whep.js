@@ -134,7 +134,10 @@ export class WhepTransport {
     await peer.setLocalDescription();
     await gathered(peer);
     if (this.#ended) return;
-    const response = await fetch(this.#session.whepUrl, {
+    // A video element cannot be told where the pointer is: it has to be in the picture.
+    const url = new URL(this.#session.whepUrl);
+    url.searchParams.set("cursor", "baked");
+    const response = await fetch(url, {
       method: "POST",
       headers: {
         Authorization: `Bearer ${this.#session.ticket}`,
@@ -166,10 +169,21 @@ export class WhepTransport {
       transport.onstatechange = () => {
         if (transport.state !== "closed") return;
         this.#gone = true;
-        this.#end(lost("The server ended the connection."));
+        this.#reason().then((failure) => this.#end(failure));
       };
     }
     this.#poll = setInterval(() => this.#read(), POLL);
+  }
+
+  /** Why the server said goodbye: its resource tells for a while. @returns {Promise<Failure>} */
+  async #reason() {
+    try {
+      const response = await fetch(this.#resource, { cache: "no-store", signal: this.#abort.signal });
+      if (!response.ok && response.status !== 404) return await Failure.fromResponse(response, { scope: "transport" });
+    } catch {
+      // Then the goodbye has to say it all.
+    }
+    return lost("The server ended the connection.");
   }
 
   /** @param {RTCPeerConnectionState} state */

@@ -226,6 +226,7 @@ impl Gateway {
 fn assemble(service: &Service, endpoint: whep::Endpoint, guarded: bool) -> Router {
     let gate = Arc::new(Gate { service: service.clone() });
     let peers = whep::http::State::new(endpoint, service.sessions().clone(), gate);
+    clock::origin(); // media time counts from here, not from the first who asks
     let media = Media { sessions: service.sessions().clone(), clock: clock::now };
     Router::new()
         .merge(http::routes(service.clone()))
