@@ -31,7 +31,7 @@ impl whep::http::Gate for Gate {
             .hint("Send `Authorization: Bearer <token or ticket>`"));
         };
         let session = self.session(secret, parameter("display"))?;
-        Ok(whep::http::Grant { session, codecs: self.service.codecs() })
+        Ok(whep::http::Grant { session, codecs: self.service.video_codecs() })
     }
 }
 

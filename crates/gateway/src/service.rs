@@ -170,6 +170,11 @@ impl Service {
         targets: Targets,
         windows: Windows,
     ) -> Self {
+        // Trying the encoders takes a moment, which should not be that of the first who asks.
+        let probe = std::thread::Builder::new().name("probe".to_owned()).spawn(encode::probe);
+        if let Err(error) = probe {
+            tracing::debug!(%error, "encoders are tried later");
+        }
         Self {
             inner: Arc::new(Inner {
                 sessions,
@@ -201,13 +206,7 @@ impl Service {
     pub async fn capabilities(&self) -> Capabilities {
         let displays = self.displays().await;
         let screen = displays.as_ref().err().map(explain);
-        let desktop = match &displays {
-            Ok(_) if self.codecs().is_empty() => {
-                Some("no encoder works on this machine; run `spaceport doctor`".to_owned())
-            }
-            Ok(_) => None,
-            Err(error) => Some(explain(error)),
-        };
+        let desktop = displays.as_ref().err().map(explain);
         let missing = |name, why: &str| Feature { name, supported: false, limitation: why.into() };
         let features = vec![
             Feature {
@@ -215,8 +214,8 @@ impl Service {
                 supported: desktop.is_none(),
                 limitation: desktop.clone().unwrap_or_default(),
             },
-            Feature { name: "h264_sw", ..self.codec_feature(Codec::H264) },
-            missing("h264_hw", "hardware encoders are not used yet"),
+            h264_feature("h264_sw", false),
+            h264_feature("h264_hw", true),
             Feature {
                 name: "window_stream",
                 supported: desktop.is_none(),
@@ -239,16 +238,10 @@ impl Service {
         }
     }
 
-    fn codec_feature(&self, codec: Codec) -> Feature {
-        let supported = self.codecs().contains(&codec);
-        let limitation = if supported { "" } else { "no encoder works; run `spaceport doctor`" };
-        Feature { name: codec.name(), supported, limitation: limitation.into() }
-    }
-
     /// How the gateway's parts are, and how long it has run.
     pub async fn health(&self) -> (Vec<Component>, Duration) {
         let display = self.displays().await.err().map(|error| explain(&error));
-        let encoder = self.codecs().is_empty().then(|| "no encoder works".to_owned());
+        let encoder = self.video_codecs().is_empty().then(|| "no encoder works".to_owned());
         let components = vec![
             Component { name: "display", fault: display },
             Component { name: "encoder", fault: encoder },
@@ -271,7 +264,12 @@ impl Service {
         blocking(move || targets.displays()).await
     }
 
-    /// What this machine can encode, the best first.
+    /// What this machine can encode as video, the best first.
+    pub fn video_codecs(&self) -> Vec<Codec> {
+        self.codecs().into_iter().filter(|&codec| encode::lossy(codec)).collect()
+    }
+
+    /// What this machine can encode, the best first; at the end, what it can send without encoding.
     pub fn codecs(&self) -> Vec<Codec> {
         let mut codecs = Vec::new();
         for result in encode::probe().iter().filter(|result| result.works) {
@@ -328,13 +326,13 @@ impl Service {
     }
 
     fn choose_codec(&self, wanted: &[Codec]) -> Result<Codec> {
+        /// What sockets carry, by the public contract. Who has no preference gets the first that
+        /// works: raw pixels are last, for no network is made for them.
+        const SOCKETS: [Codec; 3] = [Codec::H264, Codec::Png, Codec::Bgra];
         let available = self.codecs();
-        let sockets_take = |codec: &Codec| *codec == Codec::H264; // what the public contract names
-        let choice = if wanted.is_empty() {
-            available.iter().copied().find(sockets_take)
-        } else {
-            wanted.iter().copied().find(|codec| sockets_take(codec) && available.contains(codec))
-        };
+        let order = if wanted.is_empty() { &SOCKETS } else { wanted };
+        let fits = |codec: &&Codec| SOCKETS.contains(codec) && available.contains(codec);
+        let choice = order.iter().find(fits).copied();
         choice.ok_or_else(|| {
             let names = |codecs: &[Codec]| {
                 codecs.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ")
@@ -597,6 +595,25 @@ fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
         geometry: info.geometry,
         policy: info.policy,
     }
+}
+
+/// Whether H.264 can be encoded in hardware, or in software: with what, or why not.
+fn h264_feature(name: &'static str, hardware: bool) -> Feature {
+    let kind =
+        |result: &&encode::ProbeResult| result.codec == Codec::H264 && result.hardware == hardware;
+    let results: Vec<_> = encode::probe().iter().filter(kind).collect();
+    let supported = results.iter().any(|result| result.works);
+    let limitation = match results.iter().find(|result| result.works) {
+        Some(best) => best.limitation.as_ref().map(|why| format!("{} {why}", best.name)),
+        None => {
+            // Several of them need the same device; once is enough.
+            let mut reasons: Vec<&str> =
+                results.iter().filter_map(|result| result.limitation.as_deref()).collect();
+            reasons.dedup();
+            Some(reasons.join("; "))
+        }
+    };
+    Feature { name, supported, limitation: limitation.unwrap_or_default() }
 }
 
 /// An error as one line of text, for a capability's limitation.

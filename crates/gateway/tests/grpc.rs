@@ -293,7 +293,8 @@ async fn a_media_session_is_opened_changed_and_closed() {
             panic!("{listed:?}")
         };
         assert!(display.primary && listed.targets[0].available);
-        assert_eq!(listed.codecs, [i32::from(pb::MediaCodec::H264)]);
+        let codecs = [pb::MediaCodec::H264, pb::MediaCodec::Png, pb::MediaCodec::Bgra];
+        assert_eq!(listed.codecs, codecs.map(i32::from));
         let displays: pb::ListDisplaysResponse = gateway
             .ok(form, "/cua.env.v1.ComputerService/ListDisplays", &pb::ListDisplaysRequest {})
             .await;
@@ -354,9 +355,15 @@ async fn a_request_that_cannot_be_met_says_why() {
         let window = target(pb::media_target::Target::Window(window));
         assert_eq!(gateway.call(form, open, &window).await.code, 12, "no X server, no windows");
 
-        let codec = pb::OpenMediaRequest { codecs: vec![3], ..Default::default() };
+        let codec = pb::OpenMediaRequest { codecs: vec![4], ..Default::default() };
         let reply = gateway.call(form, open, &codec).await;
         assert_eq!(reply.failure(), (14, ErrorReason::FeatureUnsupported, "desktop_stream"));
+        // The client's order counts, and what is not known here is passed over.
+        for (codecs, chosen) in [(vec![3, 1], 3), (vec![2], 2), (vec![9, 1, 2], 1), (vec![0], 1)] {
+            let codec = pb::OpenMediaRequest { codecs, ..Default::default() };
+            let opened: pb::OpenMediaResponse = gateway.ok(form, open, &codec).await;
+            assert_eq!(opened.codec, chosen);
+        }
 
         let rate = pb::OpenMediaRequest { bitrate_kbps: 1, ..Default::default() };
         let reply = gateway.call(form, open, &rate).await;
