@@ -24,7 +24,8 @@ impl StreamService for Api {
             match self.windows(&filter).await {
                 Ok(windows) => targets.extend(windows.into_iter().map(window_target)),
                 // Without an X server there are no windows; the capabilities say why.
-                Err(error) if matches!(error.kind(), Kind::Stream | Kind::HostCapabilityMissing) => {}
+                Err(error)
+                    if matches!(error.kind(), Kind::Stream | Kind::HostCapabilityMissing) => {}
                 Err(error) => return Err(error::status(&error)),
             }
         }
