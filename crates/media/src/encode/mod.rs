@@ -1,7 +1,7 @@
 //! Encoders behind one trait.
 //!
 //! An encoder belongs to one pipeline thread and does everything on it: converts what changed
-//! ([`convert`]), encodes, and hands out the bytes. Which encoders there are is one table,
+//! (`convert`), encodes, and hands out the bytes. Which encoders there are is one table,
 //! [`candidates`]; [`open`] takes the first that opens, in the order of [`ranked`].
 
 mod bitstream;
