@@ -17,11 +17,13 @@ use super::Mode;
 /// Steps of three and more: an unchanged macroblock is coded again when it could be finer, and a
 /// step of one is not worth that. At the end of the scale text can just be read; what would need a
 /// coarser one is worth more late than illegible, so it waits until the path has room.
-const LADDER: [u8; 7] = [17, SHARP, 26, 29, 32, 36, COARSEST];
+const LADDER: [u8; 8] = [FINEST, 20, SHARP, 26, 29, 32, 36, COARSEST];
 
-/// Of ordinary frames: text stays crisp, and 1920x1080 scrolls in 8 KB a frame. Finer is only a
-/// picture that stands still, close to what an eye can tell apart.
+/// Of ordinary frames: text stays crisp, and 1920x1080 scrolls in 8 KB a frame.
 const SHARP: u8 = 23;
+
+/// Of what stands still: close to what an eye can tell apart.
+const FINEST: u8 = 17;
 
 const COARSEST: u8 = 40;
 
@@ -30,6 +32,19 @@ const SIDE: usize = 16;
 
 /// What a macroblock without any detail still costs, as activity.
 const HEADER: u32 = 64;
+
+/// How long a macroblock has not changed when it is worth being coded finely, though others go on
+/// changing: what moved past left it as it came out at [`SHARP`], with a faint trace of itself.
+const SETTLED: Duration = Duration::from_millis(200);
+
+/// Time between two frames that are finer for the sake of what has settled. Such a frame is as fine
+/// all over, also where things move; at 30 frames a second this is one in eight. x264 would take an
+/// offset for each macroblock, but only along with its own rate control, which costs half as much
+/// again as a small change does.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The most such a frame may take, as a part of what may be on the way: no move becomes jerky by it.
+const SETTLE_SHARE: f64 = 0.25;
 
 /// Frames smaller than this, in bits, are mostly headers and teach nothing about content.
 const TELLING: f64 = 16_000.0;
@@ -60,6 +75,10 @@ pub(super) struct Rate {
     activity: Vec<u32>,
     /// The quantizer each macroblock was coded with.
     quantizer: Vec<u8>,
+    /// When each macroblock last changed, or was blurred a little by one beside it that did.
+    changed_at: Vec<Duration>,
+    /// When a frame was last made finer for what had settled.
+    settled_at: Option<Duration>,
     cost: [f64; 4],
     plan: Plan,
 }
@@ -83,6 +102,8 @@ impl Rate {
             columns,
             activity: vec![0; macroblocks],
             quantizer: vec![COARSEST; macroblocks],
+            changed_at: vec![Duration::ZERO; macroblocks],
+            settled_at: None,
             cost: FIRST_COSTS,
             plan: Plan { quantizer: SHARP, class: Class::Intra, predicted: [0.0; 2] },
         }
@@ -105,6 +126,7 @@ impl Rate {
         moved: bool,
     ) -> Option<u8> {
         self.measure(luma, width, unchanged);
+        self.touch(now, unchanged);
         let allowed = self.path.allowed(now, mode == Mode::Keyframe);
         let class = match mode {
             Mode::Keyframe => Class::Intra,
@@ -130,13 +152,24 @@ impl Rate {
                 self.cost[Class::Sharpened as usize] * sharpened,
             ]
         };
-        let finest = if mode == Mode::Refine { 0 } else { SHARP };
-        let fits = |quantizer: &u8| predict(*quantizer).iter().sum::<f64>() <= allowed;
+        let finest = match mode {
+            Mode::Refine => FINEST,
+            Mode::Delta if self.has_settled(now, unchanged) => FINEST,
+            _ => SHARP,
+        };
+        let spare = allowed.min(self.path.burst * SETTLE_SHARE);
+        let fits = |&quantizer: &u8| {
+            let limit = if mode == Mode::Delta && quantizer < SHARP { spare } else { allowed };
+            predict(quantizer).iter().sum::<f64>() <= limit
+        };
         let quantizer = LADDER.into_iter().filter(|&it| it >= finest).find(fits);
         if quantizer.is_none() && mode == Mode::Delta && self.path.saved < 0.0 {
             return None;
         }
         let quantizer = quantizer.unwrap_or(COARSEST);
+        if quantizer < SHARP {
+            self.settled_at = Some(now);
+        }
         self.plan = Plan { quantizer, class, predicted: predict(quantizer) };
         Some(quantizer)
     }
@@ -160,6 +193,36 @@ impl Rate {
                 *old = quantizer;
             }
         }
+        // x264's deblocking filter reaches across the edge of what was coded, and x264 then takes
+        // the other side for no finer than the next frame.
+        let columns = self.columns;
+        for index in (0..unchanged.len()).filter(|&index| unchanged[index] == 0) {
+            for beside in neighbours(index, columns, unchanged.len()) {
+                self.quantizer[beside] = self.quantizer[beside].max(quantizer);
+            }
+        }
+    }
+
+    /// Takes note of what has changed now.
+    fn touch(&mut self, now: Duration, unchanged: &[u8]) {
+        for index in (0..unchanged.len()).filter(|&index| unchanged[index] == 0) {
+            self.changed_at[index] = now;
+            for beside in neighbours(index, self.columns, unchanged.len()) {
+                self.changed_at[beside] = now;
+            }
+        }
+    }
+
+    /// Whether something stands still that could be finer, and it is time for that.
+    fn has_settled(&self, now: Duration, unchanged: &[u8]) -> bool {
+        let recent = |at: Duration| now < at + SETTLE_INTERVAL;
+        if self.settled_at.is_some_and(recent) {
+            return false;
+        }
+        let blocks = self.quantizer.iter().zip(&self.changed_at).zip(unchanged);
+        blocks.into_iter().any(|((&quantizer, &changed_at), &unchanged)| {
+            unchanged != 0 && quantizer > FINEST && now >= changed_at + SETTLED
+        })
     }
 
     /// Measures how busy the changed macroblocks are now: the differences between neighbouring
@@ -183,6 +246,18 @@ impl Rate {
                 .unwrap_or(u32::MAX);
         }
     }
+}
+
+/// The macroblocks left, right, above and below.
+fn neighbours(index: usize, columns: usize, count: usize) -> impl Iterator<Item = usize> {
+    let column = index % columns;
+    let beside = [
+        (column > 0).then(|| index - 1),
+        (column + 1 < columns).then_some(index + 1),
+        index.checked_sub(columns),
+        Some(index + columns),
+    ];
+    beside.into_iter().flatten().filter(move |&beside| beside < count)
 }
 
 /// Bits at `quantizer`, as a share of those at [`SHARP`].
@@ -340,6 +415,67 @@ mod tests {
         rate.spent(10, &still);
         let refined = rate.plan(FRAME * 3, &luma, 160, &still, Mode::Refine, false);
         assert_eq!(refined, Some(LADDER[0]));
+    }
+
+    #[test]
+    fn what_has_settled_beside_a_move_is_made_finer_in_few_frames() {
+        let mut rate = rate(100_000);
+        let luma = busy();
+        assert_eq!(rate.plan(FRAME, &luma, 160, &[0; 100], Mode::Keyframe, false), Some(SHARP));
+        rate.spent(1_000, &[0; 100]);
+        let mut moving = [1; 100];
+        moving[44] = 0;
+        let mut finer = Vec::new();
+        for index in 2..52 {
+            let now = FRAME * index;
+            let quantizer = rate.plan(now, &luma, 160, &moving, Mode::Delta, false).unwrap();
+            rate.spent(200, &moving);
+            if quantizer == FINEST {
+                finer.push(now);
+            } else {
+                assert_eq!(quantizer, SHARP);
+            }
+        }
+        // The keyframe settles after 200 ms. What moves, and what is beside it, never does, so there
+        // is nothing left to do.
+        assert_eq!(finer, [Duration::from_millis(220)]);
+        // It stops, and something else goes on.
+        let mut other = [1; 100];
+        other[0] = 0;
+        for index in 52..82 {
+            let now = FRAME * index;
+            if rate.plan(now, &luma, 160, &other, Mode::Delta, false) == Some(FINEST) {
+                finer.push(now);
+            }
+            rate.spent(200, &other);
+        }
+        assert_eq!(finer[1..], [FRAME * 51 + SETTLED]);
+    }
+
+    #[test]
+    fn making_finer_what_has_settled_takes_a_small_part_of_the_path() {
+        let (luma, whole) = (busy(), [0; 100]);
+        let mut moving = [1; 100];
+        moving[44] = 0;
+        let later = FRAME + SETTLED;
+        let plan = |kbps: u32| {
+            let mut rate = rate(kbps);
+            rate.plan(FRAME, &luma, 160, &whole, Mode::Keyframe, false).unwrap();
+            rate.spent(1_000, &whole);
+            // As if it had been coded at the usual quantizer, for all rates alike.
+            rate.quantizer.fill(SHARP);
+            rate.plan(later, &luma, 160, &moving, Mode::Delta, false).unwrap()
+        };
+        let quantizers = [100_000, 12_000, 7_000, 500].map(plan);
+        assert_eq!(quantizers[0], FINEST);
+        assert!(quantizers.is_sorted(), "{quantizers:?}");
+        assert!(quantizers[3] >= SHARP, "{quantizers:?}");
+    }
+
+    #[test]
+    fn neighbours_are_within_the_picture() {
+        let of = |index| neighbours(index, 3, 6).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1), of(5)), (vec![1, 3], vec![0, 2, 4], vec![4, 2]));
     }
 
     #[test]

@@ -125,6 +125,17 @@ impl Screen {
         self.text(Rect::new(rect.x, rect.bottom() - rows, rect.width, rows));
     }
 
+    /// Draws `from` of another picture at `to`, which is as large.
+    #[cfg(feature = "x264")]
+    pub(super) fn paste(&mut self, other: &Self, from: Rect, to: Rect) {
+        let bytes = from.width as usize * 4;
+        for row in 0..from.height {
+            let source = (from.y + row) as usize * other.stride() + from.x as usize * 4;
+            let target = (to.y + row) as usize * self.stride() + to.x as usize * 4;
+            self.pixels[target..][..bytes].copy_from_slice(&other.pixels[source..][..bytes]);
+        }
+    }
+
     /// Moves what is in `from` to `to`, and draws noise where it was.
     #[cfg(feature = "x264")]
     pub(super) fn drag(&mut self, from: Rect, to: Rect) {
@@ -194,14 +205,24 @@ impl Picture {
     /// Quality of the luma against `screen`, in dB.
     #[cfg(feature = "x264")]
     pub(super) fn psnr(&self, screen: &Screen) -> f64 {
+        self.psnr_in(screen, screen.size.bounds())
+    }
+
+    /// The same of a part.
+    #[cfg(feature = "x264")]
+    pub(super) fn psnr_in(&self, screen: &Screen, rect: Rect) -> f64 {
         let mut squares = 0.0;
-        for (index, &value) in self.luma.iter().enumerate() {
+        for (x, y) in
+            (rect.y..rect.bottom()).flat_map(|y| (rect.x..rect.right()).map(move |x| (x, y)))
+        {
+            let index = (y * screen.size.width + x) as usize;
             let pixel = &screen.pixels[index * 4..index * 4 + 3];
             let [b, g, r] = [0, 1, 2].map(|channel| f64::from(pixel[channel]));
             let luma = 16.0 + (0.114 * b + 0.587 * g + 0.299 * r) * 219.0 / 255.0;
-            squares += (f64::from(value) - luma).powi(2);
+            squares += (f64::from(self.luma[index]) - luma).powi(2);
         }
-        10.0 * (255.0f64.powi(2) * self.luma.len() as f64 / squares.max(1e-9)).log10()
+        let pixels = f64::from(rect.width) * f64::from(rect.height);
+        10.0 * (255.0f64.powi(2) * pixels / squares.max(1e-9)).log10()
     }
 }
 

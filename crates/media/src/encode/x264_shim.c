@@ -102,7 +102,6 @@ sp_x264 *sp_x264_open(const sp_settings *settings) {
     p->analyse.b_mb_info = 1;
     p->analyse.i_me_method = X264_ME_DIA;
 
-    // Every frame brings its quantizer along.
     // Every frame brings its own quantizer. x264 clips those to what these three imply: 23 for
     // P-frames, 17 for I-frames, 48 for the B-frames there are none of.
     p->rc.i_rc_method = X264_RC_CQP;
