@@ -472,12 +472,12 @@ impl<P: Parts> Pipeline<P> {
     }
 
     /// Has the encoder replaced: by a new one of its kind, and if that fails soon, by the next kind.
+    /// One that never made a picture is not tried again where there is another.
     fn encoder_failed(&mut self, error: Error, now: Duration) -> Result<Next> {
-        if let Some(live) = &mut self.live {
-            live.encoding = None;
-        }
+        let encoding = self.live.as_mut().and_then(|live| live.encoding.take());
+        let useless = encoding.is_some_and(|encoding| encoding.fresh);
         tracing::warn!(%error, encoder = self.encoders.name(), "encoder failed");
-        self.encoders.failed(error, now)?;
+        self.encoders.failed(error, useless, now)?;
         Ok(Next::Now)
     }
 
@@ -627,10 +627,11 @@ impl Encoders {
     }
 
     /// Decides which encoder comes after a failure.
-    fn failed(&mut self, error: Error, now: Duration) -> Result<()> {
+    fn failed(&mut self, error: Error, useless: bool, now: Duration) -> Result<()> {
         let again = self.failed_at.is_some_and(|at| now < at + ENCODER_FAILURES);
-        self.failed_at = if again { None } else { Some(now) };
-        if again {
+        let given_up = again || useless && self.current + 1 < self.names.len();
+        self.failed_at = if given_up { None } else { Some(now) };
+        if given_up {
             self.current += 1;
         }
         if self.current < self.names.len() { Ok(()) } else { Err(error) }
@@ -831,6 +832,8 @@ mod tests {
         opened: Arc<Mutex<Vec<String>>>,
         /// Encoders of these names fail at every picture.
         broken: Vec<&'static str>,
+        /// Encoders fail at a later picture while this is not zero, once for each.
+        encoder_dies: Arc<AtomicUsize>,
     }
 
     fn take_one(counter: &AtomicUsize) -> bool {
@@ -858,7 +861,8 @@ mod tests {
             let name = name.unwrap();
             let broken = self.broken.contains(&name.as_str());
             self.opened.lock().unwrap().push(name);
-            Ok(Box::new(FakeEncoder { broken }))
+            let dies = Arc::clone(&self.encoder_dies);
+            Ok(Box::new(FakeEncoder { broken, dies }))
         }
     }
 
@@ -894,6 +898,7 @@ mod tests {
 
     struct FakeEncoder {
         broken: bool,
+        dies: Arc<AtomicUsize>,
     }
 
     impl Encoder for FakeEncoder {
@@ -906,7 +911,7 @@ mod tests {
         }
 
         fn encode(&mut self, _: &Frame<'_>, mode: Mode) -> Result<Option<Encoded>> {
-            if self.broken {
+            if self.broken || mode == Mode::Delta && take_one(&self.dies) {
                 return Err(Error::because(Cause::EncoderFailed, "broken"));
             }
             let payload = Bytes::from_static(&[0; 1000]);
@@ -1365,18 +1370,40 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_encoder_is_replaced_once_and_then_by_the_next() {
+    fn an_encoder_that_dies_is_replaced_by_its_like_and_then_by_the_next() {
+        let fakes = Fakes::default();
+        let space = Space::with(fakes.clone(), Target::TestPattern, 120);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        for (epoch, opened) in [(2, vec!["first", "first"]), (3, vec!["first", "first", "second"])]
+        {
+            fakes.encoder_dies.store(1, SeqCst);
+            let next = loop {
+                let packet = viewer.packet();
+                if packet.codec_epoch == epoch {
+                    break packet;
+                }
+            };
+            assert!(next.keyframe, "the first of a new encoder");
+            assert_eq!(*fakes.opened.lock().unwrap(), opened);
+        }
+        drop(viewer);
+        space.end();
+    }
+
+    #[test]
+    fn an_encoder_that_fails_at_its_first_picture_gives_way_to_the_next() {
         let fakes = Fakes { broken: vec!["first"], ..Fakes::default() };
         let space = Space::with(fakes.clone(), Target::TestPattern, 120);
         assert!(space.attach().packet().keyframe);
-        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "first", "second"]);
+        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "second"]);
         space.end();
 
         let fakes = Fakes { broken: vec!["first", "second"], ..Fakes::default() };
         let space = Space::with(fakes.clone(), Target::TestPattern, 120);
         let Event::Ended(reason) = space.attach().event() else { panic!("not ended") };
         assert_eq!(reason.cause(), Some(Cause::EncoderFailed));
-        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "first", "second", "second"]);
+        assert_eq!(*fakes.opened.lock().unwrap(), ["first", "second", "second"]);
         space.end();
     }
 
