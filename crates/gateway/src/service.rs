@@ -421,7 +421,7 @@ impl Service {
             max_dimension: set(max_dimension),
             bitrate: set(bitrate_kbps).map(Bitrate::from_kbps),
         };
-        self.inner.sessions.set_preferences(id, wanted)
+        self.inner.sessions.set_preferences(id, wanted, Instant::now().into_std())
     }
 
     /// Asks for a keyframe for every viewer of a session.

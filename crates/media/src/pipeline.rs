@@ -988,7 +988,7 @@ mod tests {
         // bound, eight frames of the source take 133 ms.
         assert!(last - start >= Duration::from_millis(600), "eight frames in {:?}", last - start);
         let preferences = Preferences { max_fps: Some(60), ..Preferences::default() };
-        space.sessions.set_preferences(&space.session, preferences).unwrap();
+        space.sessions.set_preferences(&space.session, preferences, clock::instant()).unwrap();
         while !viewer.packet().keyframe {}
         let start = viewer.packet().captured_at;
         let last = (0..30).map(|_| viewer.packet().captured_at).last().unwrap();
@@ -1002,7 +1002,7 @@ mod tests {
         let mut viewer = space.attach();
         assert!(viewer.packet().keyframe);
         let preferences = Preferences { max_dimension: Some(640), ..Preferences::default() };
-        space.sessions.set_preferences(&space.session, preferences).unwrap();
+        space.sessions.set_preferences(&space.session, preferences, clock::instant()).unwrap();
         loop {
             let packet = viewer.packet();
             if packet.geometry.frame_size == Size::new(640, 360) {

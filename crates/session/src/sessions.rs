@@ -18,6 +18,10 @@ use crate::{Counters, Cursor, Settings};
 /// moment to ask for a new one.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// The least time between two changes of limits that start another encode: as for keyframes, two a
+/// second.
+const MOVE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Starts a producer for a stream. The gateway connects this to whatever makes packets.
 pub trait Launch: Send + Sync {
     /// Takes the publisher to a producer of its own and returns at once.
@@ -182,6 +186,8 @@ struct Session {
     viewers: Vec<(Carrier, Weak<Binding>)>,
     /// Until when a ticket can open it.
     open_until: Instant,
+    /// When it last left a shared stream for another.
+    moved_at: Option<Instant>,
 }
 
 /// What two sessions must have in common to share an encode.
@@ -258,6 +264,7 @@ impl Sessions {
             pictures: BTreeSet::new(),
             viewers: Vec::new(),
             open_until: ticket.expires_at,
+            moved_at: None,
         };
         let info = session.info(&id);
         state.sessions.insert(id, session);
@@ -344,9 +351,15 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// `not_found` when it is not open, `invalid_argument` for a limit out of range; nothing is
-    /// changed then.
-    pub fn set_preferences(&self, id: &SessionId, wanted: Preferences) -> Result<Settings> {
+    /// `not_found` when it is not open, `invalid_argument` for a limit out of range,
+    /// `limit_exceeded` for a stream that is shared and changed a moment ago; nothing is changed
+    /// then.
+    pub fn set_preferences(
+        &self,
+        id: &SessionId,
+        wanted: Preferences,
+        now: Instant,
+    ) -> Result<Settings> {
         let limits = &self.inner.limits;
         let mut state = self.state();
         let session = state.session(id)?;
@@ -363,17 +376,22 @@ impl Sessions {
         }
         let pictures: Vec<Picture> = session.pictures.iter().copied().collect();
         let target = session.target.target.clone();
+        let moves: Vec<_> = pictures
+            .into_iter()
+            .map(|picture| {
+                let old_key = StreamKey { target: target.clone(), picture, settings: old };
+                let new_key = StreamKey { settings, ..old_key.clone() };
+                // Nobody else watches this encode: it can be changed where it runs.
+                let alone = state.users(&old_key) == 1 && !state.streams.contains_key(&new_key);
+                (picture, old_key, new_key, alone)
+            })
+            .collect();
+        if moves.iter().any(|(.., alone)| !alone) {
+            state.session(id)?.move_at(now)?;
+        }
         let mut publishers = Vec::new();
-        for picture in pictures {
-            let old_key = StreamKey { target: target.clone(), picture, settings: old };
-            let new_key = StreamKey { settings, ..old_key.clone() };
-            let alone = state.users(&old_key) == 1;
-            let taken = state.streams.contains_key(&new_key);
-            if alone
-                && !taken
-                && let Some(stream) = state.streams.remove(&old_key)
-            {
-                // Nobody else watches this encode: change it where it runs.
+        for (picture, old_key, new_key, alone) in moves {
+            if alone && let Some(stream) = state.streams.remove(&old_key) {
                 stream.set_settings(settings);
                 state.streams.insert(new_key, stream);
             } else {
@@ -566,6 +584,23 @@ impl Session {
 
     fn bindings(&self) -> impl Iterator<Item = Arc<Binding>> {
         self.viewers.iter().filter_map(|(_, binding)| binding.upgrade())
+    }
+
+    /// Allows the session to leave a shared stream for another, which starts a source and an
+    /// encoder: now and then, not at every twitch of a slider.
+    fn move_at(&mut self, now: Instant) -> Result<()> {
+        if let Some(at) = self.moved_at
+            && now < at + MOVE_INTERVAL
+        {
+            return Err(Error::new(
+                Kind::LimitExceeded,
+                "the limits of a shared stream just changed",
+            )
+            .retry_after(at + MOVE_INTERVAL - now)
+            .hint("Send the last value again after the pause"));
+        }
+        self.moved_at = Some(now);
+        Ok(())
     }
 
     fn watched(&self) -> bool {
@@ -769,7 +804,7 @@ mod tests {
         let _viewer = sessions.attach(&id, SOCKET).unwrap();
         let publishers = launched.take();
         let wanted = Preferences { max_fps: Some(5), ..Preferences::default() };
-        assert_eq!(sessions.set_preferences(&id, wanted).unwrap().max_fps, 5);
+        assert_eq!(sessions.set_preferences(&id, wanted, now).unwrap().max_fps, 5);
         assert_eq!(publishers[0].demand(now).settings.max_fps, 5);
         assert!(launched.take().is_empty());
     }
@@ -786,7 +821,7 @@ mod tests {
         assert_eq!(packets(&mut moving), [(1, true, 1)]);
 
         let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
-        sessions.set_preferences(&moves, wanted).unwrap();
+        sessions.set_preferences(&moves, wanted, now).unwrap();
         let second = launched.take().remove(0);
         assert_eq!((first.demand(now).viewers, second.demand(now).viewers), (1, 1));
         publish(&first, false, 1, now);
@@ -808,7 +843,7 @@ mod tests {
         publish(&first, true, 1, now);
         assert_eq!(packets(&mut viewer).len(), 1);
         let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
-        sessions.set_preferences(&id, wanted).unwrap();
+        sessions.set_preferences(&id, wanted, now).unwrap();
         let second = launched.take().remove(0);
         publish(&second, true, 1, now);
         assert_eq!(packets(&mut viewer).len(), 1);
@@ -832,7 +867,7 @@ mod tests {
                 bitrate: Some(bitrate),
                 ..Preferences::default()
             };
-            sessions.set_preferences(&id, wanted).unwrap();
+            sessions.set_preferences(&id, wanted, now).unwrap();
             now += Duration::from_millis(10);
             let told = publisher.demand(now).settings;
             assert_eq!(told.bitrate, bitrate, "what costs no keyframe holds at once");
@@ -947,7 +982,7 @@ mod tests {
         moving.want_cursor(true);
         let first = launched.take().remove(0);
         let wanted = Preferences { max_dimension: Some(320), ..Preferences::default() };
-        sessions.set_preferences(&moves, wanted).unwrap();
+        sessions.set_preferences(&moves, wanted, now).unwrap();
         let second = launched.take().remove(0);
         assert_eq!((first.demand(now).cursor, second.demand(now).cursor), (false, true));
         second.pointer().cursor_position(at(8, 9));
@@ -988,7 +1023,7 @@ mod tests {
 
         // A change of limits keeps them apart.
         let wanted = Preferences { max_fps: Some(5), ..Preferences::default() };
-        sessions.set_preferences(&id, wanted).unwrap();
+        sessions.set_preferences(&id, wanted, now).unwrap();
         assert!(launched.take().is_empty());
         assert_eq!(publishers.iter().map(|it| it.demand(now).viewers).collect::<Vec<_>>(), [1, 2]);
 
@@ -996,6 +1031,26 @@ mod tests {
         let id = sessions.open(open(), now).unwrap().info.id;
         let _viewers = [SOCKET, baked].map(|attach| sessions.attach(&id, attach).unwrap());
         assert_eq!(launched.take().len(), 1);
+    }
+
+    #[test]
+    fn a_session_leaves_shared_streams_at_most_twice_a_second() {
+        let (sessions, launched, start) = setup();
+        let stays = sessions.open(open(), start).unwrap().info.id;
+        let flips = sessions.open(open(), start).unwrap().info.id;
+        let _staying = sessions.attach(&stays, SOCKET).unwrap();
+        let _flipping = sessions.attach(&flips, SOCKET).unwrap();
+        drop(launched.take());
+        let mut refused = None;
+        for step in 0..400 {
+            let max_dimension = Some(if step % 2 == 0 { 320 } else { 0 }); // away, and back again
+            let wanted = Preferences { max_dimension, ..Preferences::default() };
+            let now = start + Duration::from_millis(5) * step;
+            refused = sessions.set_preferences(&flips, wanted, now).err().or(refused);
+        }
+        assert!(launched.take().len() <= 4, "in two seconds");
+        let report = refused.unwrap().report();
+        assert!(report.retryable && report.retry_after_ms.unwrap() <= 500);
     }
 
     #[test]

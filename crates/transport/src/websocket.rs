@@ -394,7 +394,8 @@ impl Viewer {
                     max_dimension: set(wanted.max_dimension),
                     bitrate: set(wanted.bitrate_kbps).map(Bitrate::from_kbps),
                 };
-                match self.media.sessions.set_preferences(&self.session, wanted) {
+                let now = Instant::now().into_std();
+                match self.media.sessions.set_preferences(&self.session, wanted, now) {
                     Ok(settings) => ServerMessage::StreamPreferencesApplied(AppliedPreferences {
                         session_id,
                         max_fps: settings.max_fps,
