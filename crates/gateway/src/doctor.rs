@@ -13,7 +13,8 @@ use crate::config::Config;
 /// One thing that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Which part of the machine: `display`, `encoder`, `port`.
+    /// Which part of the machine: `display`, `encoder` (of video), `lossless` (encoders of single
+    /// pictures), `port`.
     pub area: &'static str,
     /// Which one.
     pub name: String,
@@ -34,7 +35,7 @@ pub fn examine(config: &Config) -> Vec<Check> {
     checks.extend(encode::probe().iter().map(|result| {
         let took = format!("a test frame took {:.1?}", result.took);
         Check {
-            area: "encoder",
+            area: if encode::lossy(result.codec) { "encoder" } else { "lossless" },
             name: format!("{} ({})", result.name, result.codec),
             works: result.works,
             // One that works is enough; `healthy` looks at them together.
