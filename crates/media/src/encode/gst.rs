@@ -134,32 +134,8 @@ pub(super) const VP8: Kind = Kind {
     min_side: 1,
     forces_keyframes: true,
     settings: |config| {
-        let latency = config.latency.as_millis();
-        let mut settings = [
-            ("deadline", "1"),
-            // Negative is a fixed speed; positive would follow the load of the machine.
-            ("cpu-used", "-12"),
-            ("lag-in-frames", "0"),
-            ("end-usage", "cbr"),
-            ("error-resilient", "0"),
-            ("keyframe-mode", "disabled"),
-            ("keyframe-max-dist", "2147483647"),
-            ("dropframe-threshold", "0"),
-            ("static-threshold", "100"),
-            // libvpx waits for its other threads in a loop of its own: on two busy cores a second
-            // thread made a frame cost up to fifteen times the CPU, and take several times as long.
-            ("threads", "1"),
-            ("undershoot", "100"),
-            ("overshoot", "15"),
-        ]
-        .map(|(name, value)| (name, value.to_owned()))
-        .to_vec();
-        settings.extend([
-            ("buffer-size", (latency * 2).to_string()),
-            ("buffer-initial-size", latency.to_string()),
-            ("buffer-optimal-size", latency.to_string()),
-        ]);
-        settings
+        // Negative is a fixed speed; positive would follow the load of the machine.
+        libvpx(config, &[("cpu-used", "-12"), ("static-threshold", "100")])
     },
     bitrate: ("target-bitrate", bits),
 };
@@ -177,38 +153,46 @@ pub(super) const VP9: Kind = Kind {
     min_side: 1,
     forces_keyframes: true,
     settings: |config| {
-        let latency = config.latency.as_millis();
-        let mut settings = [
-            ("deadline", "1"),
+        let own = [
             ("cpu-used", "8"),
-            ("lag-in-frames", "0"),
-            ("end-usage", "cbr"),
-            ("error-resilient", "0"),
-            ("keyframe-mode", "disabled"),
-            ("keyframe-max-dist", "2147483647"),
-            ("dropframe-threshold", "0"),
             ("static-threshold", "0"),
             ("tune-content", "screen"),
             // What stands still becomes sharper a part at a time.
             ("aq-mode", "cyclic-refresh"),
             ("frame-parallel-decoding", "false"),
-            ("threads", "1"),
             ("row-mt", "false"),
             ("tile-columns", "0"),
-            ("undershoot", "100"),
-            ("overshoot", "15"),
-        ]
-        .map(|(name, value)| (name, value.to_owned()))
-        .to_vec();
-        settings.extend([
-            ("buffer-size", (latency * 2).to_string()),
-            ("buffer-initial-size", latency.to_string()),
-            ("buffer-optimal-size", latency.to_string()),
-        ]);
-        settings
+        ];
+        libvpx(config, &own)
     },
     bitrate: ("target-bitrate", bits),
 };
+
+/// The settings of VP8 and VP9 alike, with a codec's own.
+fn libvpx(config: &Config, own: &[(&'static str, &'static str)]) -> Vec<(&'static str, String)> {
+    let alike = [
+        ("deadline", "1"),
+        ("lag-in-frames", "0"),
+        ("end-usage", "cbr"),
+        ("error-resilient", "0"),
+        ("keyframe-mode", "disabled"),
+        ("keyframe-max-dist", "2147483647"),
+        ("dropframe-threshold", "0"),
+        // libvpx waits for its other threads in a loop of its own: on two busy cores a second
+        // thread made a frame cost up to fifteen times the CPU, and take several times as long.
+        ("threads", "1"),
+        ("undershoot", "100"),
+        ("overshoot", "15"),
+    ];
+    let latency = config.latency.as_millis();
+    let buffer = [
+        ("buffer-size", (latency * 2).to_string()),
+        ("buffer-initial-size", latency.to_string()),
+        ("buffer-optimal-size", latency.to_string()),
+    ];
+    let fixed = alike.iter().chain(own).map(|&(name, value)| (name, value.to_owned()));
+    fixed.chain(buffer).collect()
+}
 
 /// AV1 by libaom: the fewest bits, and keyframes that take half a second.
 pub(super) const AV1: Kind = Kind {
