@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod link;
 mod xvfb;
 
 pub use xvfb::Xvfb;
