@@ -8,6 +8,18 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod digest;
+pub mod journal;
+mod machine;
+pub mod manifest;
 mod path;
+pub mod payload;
+pub mod provider;
 
+pub use digest::Digest;
+pub use journal::Journal;
+pub use machine::Machine;
+pub use manifest::{App, Choice, Manifest, Scope, Selection};
 pub use path::RelativePath;
+pub use payload::{Payload, PayloadWriter, Record};
+pub use provider::Provider;

@@ -1,0 +1,147 @@
+//! Apps whose state can move: how to read it while they run, and how to put it in place.
+//!
+//! One module per app, all behind [`Provider`]. Everything here blocks on disks and processes.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use spaceport_types::Result;
+
+use crate::journal::{Change, Journal, Undone};
+use crate::machine::Machine;
+use crate::manifest::{App, Manifest, Scope, Selection};
+use crate::payload::{Payload, PayloadWriter};
+
+/// One app, on any machine.
+pub trait Provider: Send + Sync {
+    /// Which app.
+    fn app(&self) -> App;
+
+    /// What this machine could take of it.
+    fn receiver(&self, machine: &Machine) -> Receiver;
+
+    /// What could move from this machine. Changes nothing, and works while the app runs.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when the app has never run here, `capability_missing` for a scope that it does
+    /// not have.
+    fn manifest(&self, machine: &Machine, scope: Scope) -> Result<Manifest>;
+
+    /// Copies what was chosen, consistently, also while the app runs.
+    ///
+    /// # Errors
+    ///
+    /// `teleport_refused` with `app_running` when a database never held still, `key_unavailable`
+    /// when secrets cannot be decrypted, `profile_newer` for a format that is not known.
+    fn capture(
+        &self,
+        machine: &Machine,
+        manifest: &Manifest,
+        selection: &Selection,
+        payload: &mut PayloadWriter,
+    ) -> Result<()>;
+
+    /// Puts a payload in place, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// `corrupt_bundle` for a payload that this app cannot have made; `teleport_refused` with
+    /// `not_importable`, `app_running` or `profile_newer`. Nothing was changed then.
+    fn import(
+        &self,
+        machine: &Machine,
+        payload: &Payload,
+        options: &ImportOptions,
+        journal: &mut dyn Journal,
+    ) -> Result<Imported>;
+
+    /// Takes an import back, or what a crash left of it: removes what it added, brings back what it
+    /// replaced. What its journal says is enough; doing it twice changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `teleport_refused` with `app_running` when the app runs and may not be closed.
+    fn wipe(
+        &self,
+        machine: &Machine,
+        changes: &[Change],
+        close_running_app: bool,
+    ) -> Result<Undone>;
+}
+
+/// What a machine could take of an app.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Receiver {
+    /// Whether an import could work as things are.
+    pub supported: bool,
+    /// Why not, or what will be missing.
+    pub limitation: Option<String>,
+    /// Whether the app's program is there.
+    pub app_installed: bool,
+    /// Whether it runs with the profile that an import would change.
+    pub app_running: bool,
+    /// The program's version.
+    pub version: Option<String>,
+    /// Scopes that can be imported.
+    pub scopes: Vec<Scope>,
+}
+
+/// How an import is to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ImportOptions {
+    /// Where it goes.
+    pub into: Into,
+    /// Close the app when it runs: asked first, forced after five seconds.
+    pub close_running_app: bool,
+    /// Start the app afterwards.
+    pub launch_after: bool,
+}
+
+/// Where an import goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Into {
+    /// Into the profile that a plain start opens; a new one where there is none.
+    #[default]
+    Existing,
+    /// In place of the profile that a plain start opens, which is kept aside.
+    Replacing,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Imported {
+    /// The profile it went into.
+    pub profile: PathBuf,
+    /// Items that are in place.
+    pub imported: Vec<String>,
+    /// What is not, and why.
+    pub skipped: Vec<Skipped>,
+    /// Cookies per site that were read back from the profile afterwards, and decrypted.
+    pub readable: Vec<Readable>,
+    /// Whether the app was started.
+    pub launched: bool,
+}
+
+/// Something that was not imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// The item, or a site or file within it.
+    pub what: String,
+    /// Why, for people.
+    pub why: String,
+}
+
+/// What the app can read of one site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Readable {
+    /// The host as cookies name it, without a leading dot.
+    pub host: String,
+    /// How many cookies.
+    pub cookies: u64,
+}
