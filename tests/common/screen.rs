@@ -1,10 +1,12 @@
 use spaceport_media::capture::counter;
-use spaceport_types::Rect;
+use spaceport_types::{Bounds, Rect};
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{
-    ChangeGCAux, ChangeWindowAttributesAux, ConnectionExt as _, CreateGCAux, Gcontext, Rectangle,
+    AtomEnum, BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ChangeGCAux, ChangeWindowAttributesAux,
+    ConnectionExt as _, CreateGCAux, Gcontext, ImageFormat, MapState, PropMode, Rectangle,
     Screen as X11Screen,
 };
+use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
 
@@ -49,6 +51,20 @@ impl Screen {
         self.mark(number);
     }
 
+    /// Leaves a wallpaper of one colour, 0xRRGGBB, where compositors look for it; they paint one of
+    /// their own otherwise.
+    pub fn wallpaper(&self, colour: u32) {
+        let [tile, gc] = [(); 2].map(|()| self.connection.generate_id().unwrap());
+        self.connection.create_pixmap(self.root.root_depth, tile, self.root.root, 1, 1).unwrap();
+        self.connection.create_gc(gc, tile, &CreateGCAux::new().foreground(colour)).unwrap();
+        let all = Rectangle { x: 0, y: 0, width: 1, height: 1 };
+        self.connection.poly_fill_rectangle(tile, gc, &[all]).unwrap();
+        let name = self.connection.intern_atom(false, b"_XROOTPMAP_ID").unwrap().reply().unwrap();
+        let (kind, set) = (AtomEnum::PIXMAP, PropMode::REPLACE);
+        self.connection.change_property32(set, self.root.root, name.atom, kind, &[tile]).unwrap();
+        self.connection.sync().unwrap();
+    }
+
     /// Puts the pointer somewhere.
     pub fn point(&self, x: i16, y: i16) {
         self.connection.warp_pointer(x11rb::NONE, self.root.root, 0, 0, 0, 0, x, y).unwrap();
@@ -77,6 +93,48 @@ impl Screen {
         let wear = ChangeWindowAttributesAux::new().cursor(cursor);
         self.connection.change_window_attributes(self.root.root, &wear).unwrap();
         self.connection.sync().unwrap();
+    }
+
+    /// Moves the pointer there and presses a button of it once, as a hand would.
+    pub fn click(&self, button: u8, x: i16, y: i16) {
+        self.point(x, y);
+        for event in [BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT] {
+            self.connection
+                .xtest_fake_input(event, button, x11rb::CURRENT_TIME, x11rb::NONE, 0, 0, 0)
+                .unwrap();
+        }
+        self.connection.sync().unwrap();
+    }
+
+    /// What can be seen in an area: four bytes a pixel, blue first, top down.
+    pub fn read(&self, area: Bounds) -> Vec<u8> {
+        let (x, y) = (area.x.try_into().unwrap(), area.y.try_into().unwrap());
+        let (width, height) = (area.width.try_into().unwrap(), area.height.try_into().unwrap());
+        let format = ImageFormat::Z_PIXMAP;
+        let image =
+            self.connection.get_image(format, self.root.root, x, y, width, height, !0).unwrap();
+        image.reply().unwrap().data
+    }
+
+    /// Where menus and other windows are that no window manager touches, but for those that fill
+    /// the screen or cannot be seen.
+    pub fn popups(&self) -> Vec<Bounds> {
+        let tree = self.connection.query_tree(self.root.root).unwrap().reply().unwrap();
+        let (width, height) = (self.root.width_in_pixels, self.root.height_in_pixels);
+        let screen = Bounds::new(0, 0, width.into(), height.into());
+        let popup = |window| {
+            // A window may go between being listed and being asked.
+            let about = self.connection.get_window_attributes(window).unwrap().reply().ok()?;
+            let place = self.connection.get_geometry(window).unwrap().reply().ok()?;
+            let shown = about.override_redirect && about.map_state == MapState::VIEWABLE;
+            let border = 2 * u32::from(place.border_width);
+            let (width, height) =
+                (u32::from(place.width) + border, u32::from(place.height) + border);
+            let area = Bounds::new(place.x.into(), place.y.into(), width, height);
+            let area = area.intersection(screen)?;
+            (shown && width > 1 && height > 1 && area != screen).then_some(area)
+        };
+        tree.children.into_iter().filter_map(popup).collect()
     }
 
     /// Paints only the number in the corner.
