@@ -335,8 +335,9 @@ impl Connections {
 /// Media must not wait for an acknowledgement (Nagle), and must not pile up in the kernel where
 /// the slow-viewer rule does not see it.
 fn prepare(stream: &TcpStream) {
-    /// Bytes the kernel may hold unsent; some tens of milliseconds of a busy desktop.
-    const UNSENT: u32 = 128 << 10;
+    /// Bytes the kernel may hold unsent: an eighth of a second where a path carries 1 Mbit/s, and no
+    /// limit on faster ones, since what has been sent does not count.
+    const UNSENT: u32 = 16 << 10;
     let results =
         [stream.set_nodelay(true).map_err(|error| error.to_string()), limit_unsent(stream, UNSENT)];
     for error in results.into_iter().filter_map(std::result::Result::err) {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::fanout::Reason;
+
 /// A number that goes up; a gauge may also go down.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -33,6 +35,14 @@ pub struct Counters {
     pub encoded: Counter,
     /// Of those, keyframes.
     pub keyframes: Counter,
+    /// Of those, the ones for viewers that came,
+    pub keyframes_join: Counter,
+    /// for viewers that asked,
+    pub keyframes_request: Counter,
+    /// for viewers that were too slow and were cut,
+    pub keyframes_cut: Counter,
+    /// and the first ones of new encoders.
+    pub keyframes_encoder: Counter,
     /// Bytes that encoders put out.
     pub encoded_bytes: Counter,
     /// Packets handed to viewers.
@@ -41,8 +51,25 @@ pub struct Counters {
     pub lost: Counter,
     /// Times a slow viewer was cut to the next keyframe.
     pub cuts: Counter,
+    /// Times a viewer was moved to a lower rung, for want of room on its path.
+    pub moves_down: Counter,
+    /// Times a viewer was moved to a higher rung.
+    pub moves_up: Counter,
+    /// Gauge: rungs below the first that somebody is on now.
+    pub rungs: Counter,
     /// Gauge: viewers attached now.
     pub viewers: Counter,
     /// Gauge: pipelines that have a source open now.
     pub pipelines: Counter,
+}
+
+impl Counters {
+    pub(crate) fn keyframes_for(&self, reason: Reason) -> &Counter {
+        match reason {
+            Reason::Join => &self.keyframes_join,
+            Reason::Request => &self.keyframes_request,
+            Reason::Cut => &self.keyframes_cut,
+            Reason::Encoder => &self.keyframes_encoder,
+        }
+    }
 }

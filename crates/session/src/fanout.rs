@@ -20,6 +20,9 @@ const VIEWER_PACKETS: usize = 64;
 /// an empty queue takes one packet whatever its size.
 const VIEWER_BYTES: usize = 4 << 20;
 
+/// How old what waits for a viewer may become. What it shows after a stall is then not long ago.
+const VIEWER_AGE: Duration = Duration::from_secs(1);
+
 /// A viewer with fewer packets waiting than this can take another one.
 ///
 /// Two, so that the encoder works on the next frame while the transport writes the last one.
@@ -56,9 +59,34 @@ impl ViewerStats {
     }
 }
 
+/// How a viewer comes to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// It has seen nothing yet.
+    New,
+    /// From another stream of the same target, where it has got all up to a sequence number.
+    Moved { after: u64 },
+}
+
+/// Why a keyframe is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A viewer came, and no older keyframe would do.
+    Join,
+    /// A viewer asked.
+    Request,
+    /// A viewer was too slow and lost what was between.
+    Cut,
+    /// The encoder is new, as after a change of size.
+    Encoder,
+}
+
 /// What [`Fanout::next`] did.
+#[derive(Default)]
 pub(crate) struct Next {
     pub(crate) event: Option<Event>,
+    /// Since when a packet has waited; not known for one from before the viewer came.
+    pub(crate) queued_at: Option<Instant>,
     /// Whether what viewers want from the producer has changed.
     pub(crate) demand_changed: bool,
 }
@@ -67,7 +95,8 @@ pub(crate) struct Next {
 pub(crate) struct Fanout {
     viewers: BTreeMap<ViewerId, Viewer>,
     cache: Cache,
-    keyframe_wanted: bool,
+    /// Why a keyframe is wanted, if one is: for the first who did.
+    keyframe_wanted: Option<Reason>,
     last_keyframe: Option<Instant>,
     suspended: Option<(Suspension, Arc<Error>)>,
     /// The pointer as it is now, for viewers that come to want it.
@@ -77,10 +106,13 @@ pub(crate) struct Fanout {
 
 #[derive(Debug, Default)]
 struct Viewer {
-    queue: VecDeque<Packet>,
+    /// Packets and since when each has waited.
+    queue: VecDeque<(Packet, Option<Instant>)>,
     queued_bytes: usize,
     /// Gets nothing before the next keyframe: it just came, or it was cut.
     awaits_keyframe: bool,
+    /// Why it would want one.
+    reason: Option<Reason>,
     notice: Option<Event>,
     /// A title it has not been told.
     title: Option<Arc<str>>,
@@ -91,19 +123,24 @@ struct Viewer {
 
 impl Fanout {
     /// Adds a viewer. What the cache holds is its first packets; without a cache a keyframe is
-    /// wanted for it.
-    pub(crate) fn attach(&mut self, id: ViewerId) {
-        let mut viewer = Viewer { awaits_keyframe: true, ..Viewer::default() };
+    /// wanted for it, and so it is where the cache is older than what the viewer has seen.
+    pub(crate) fn attach(&mut self, id: ViewerId, join: Join) {
+        let mut viewer =
+            Viewer { awaits_keyframe: true, reason: Some(Reason::Join), ..Viewer::default() };
         if let Some((reason, error)) = &self.suspended {
             viewer.notice = Some(Event::Suspended(*reason, Arc::clone(error)));
         }
-        if self.cache.usable() {
+        let after = match join {
+            Join::New => 0,
+            Join::Moved { after } => after,
+        };
+        if self.cache.packets.first().is_some_and(|packet| packet.sequence > after) {
             viewer.awaits_keyframe = false;
             for packet in &self.cache.packets {
-                viewer.push(packet.clone());
+                viewer.push(packet.clone(), None);
             }
         } else {
-            self.keyframe_wanted = true;
+            self.keyframe_wanted.get_or_insert(Reason::Join);
         }
         self.viewers.insert(id, viewer);
     }
@@ -111,54 +148,53 @@ impl Fanout {
     pub(crate) fn detach(&mut self, id: ViewerId) -> Option<ViewerStats> {
         let viewer = self.viewers.remove(&id)?;
         if self.viewers.is_empty() {
-            self.keyframe_wanted = false;
+            self.keyframe_wanted = None;
         }
         Some(viewer.stats)
     }
 
-    /// Hands one packet to everyone who can use it, and returns how many could not.
-    pub(crate) fn publish(&mut self, packet: &Packet, now: Instant) -> Lost {
-        let mut lost = Lost::default();
+    /// Hands one packet to everyone who can use it, and says what that came to.
+    pub(crate) fn publish(&mut self, packet: &Packet, now: Instant) -> Handed {
+        let mut handed = Handed::default();
         if packet.keyframe {
-            self.keyframe_wanted = false;
+            handed.keyframe = Some(self.keyframe_wanted.take().unwrap_or(Reason::Encoder));
             self.last_keyframe = Some(now);
         }
         self.cache.keep(packet);
         for viewer in self.viewers.values_mut() {
-            viewer.offer(packet, &mut lost);
+            viewer.offer(packet, now, &mut handed);
         }
-        lost
+        handed
     }
 
     /// The next thing for one viewer.
     pub(crate) fn next(&mut self, id: ViewerId) -> Next {
-        let mut demand_changed = false;
-        let Some(viewer) = self.viewers.get_mut(&id) else {
-            return Next { event: None, demand_changed };
-        };
+        let Some(viewer) = self.viewers.get_mut(&id) else { return Next::default() };
+        let news = |event| Next { event: Some(event), ..Next::default() };
         if let Some(reason) = &self.ended {
             viewer.clear();
-            return Next { event: Some(Event::Ended(Arc::clone(reason))), demand_changed };
+            return news(Event::Ended(Arc::clone(reason)));
         }
         if let Some(notice) = viewer.notice.take() {
-            return Next { event: Some(notice), demand_changed };
+            return news(notice);
         }
         if let Some(title) = viewer.title.take() {
-            return Next { event: Some(Event::Titled(title)), demand_changed };
+            return news(Event::Titled(title));
         }
         if let Some(event) = viewer.pointer.as_mut().and_then(Pointer::next) {
-            return Next { event: Some(event), demand_changed };
+            return news(event);
         }
         let was_ready = viewer.ready();
-        let event = viewer.pop().map(Event::Packet);
-        if event.is_some() {
-            demand_changed = !was_ready && viewer.ready();
-        } else if viewer.awaits_keyframe && !self.keyframe_wanted {
-            // Asked for only now: a viewer that has stopped reading costs no keyframes.
-            self.keyframe_wanted = true;
-            demand_changed = true;
+        if let Some((packet, queued_at)) = viewer.pop() {
+            let demand_changed = !was_ready && viewer.ready();
+            return Next { queued_at, demand_changed, ..news(Event::Packet(packet)) };
         }
-        Next { event, demand_changed }
+        if !viewer.awaits_keyframe || self.keyframe_wanted.is_some() {
+            return Next::default();
+        }
+        // Asked for only now: a viewer that has stopped reading costs no keyframes.
+        self.keyframe_wanted = viewer.reason;
+        Next { demand_changed: true, ..Next::default() }
     }
 
     /// Whether [`Fanout::next`] has something for this viewer.
@@ -172,14 +208,14 @@ impl Fanout {
         })
     }
 
-    pub(crate) fn want_keyframe(&mut self) {
-        self.keyframe_wanted = true;
+    pub(crate) fn want_keyframe(&mut self, reason: Reason) {
+        self.keyframe_wanted.get_or_insert(reason);
     }
 
     /// When a keyframe may be made, if one is wanted.
     pub(crate) fn keyframe_due(&self, now: Instant) -> Option<Instant> {
         let earliest = self.last_keyframe.map_or(now, |last| last + KEYFRAME_INTERVAL);
-        self.keyframe_wanted.then(|| earliest.max(now))
+        self.keyframe_wanted.map(|_| earliest.max(now))
     }
 
     pub(crate) fn viewers(&self) -> usize {
@@ -267,35 +303,43 @@ impl Viewer {
         self.queue.len() < READY_BELOW
     }
 
-    fn offer(&mut self, packet: &Packet, lost: &mut Lost) {
+    fn offer(&mut self, packet: &Packet, now: Instant, handed: &mut Handed) {
         if packet.keyframe {
             if self.queue.len() >= READY_BELOW {
-                self.cut(lost); // the keyframe says all that the backlog would, and later
+                self.cut(handed); // the keyframe says all that the backlog would, and later
             }
             self.awaits_keyframe = false;
         } else if self.awaits_keyframe {
-            self.stats.lost += 1;
-            lost.packets += 1;
+            self.lose(1, handed);
             return;
-        } else if self.queue.len() >= VIEWER_PACKETS
-            || (!self.queue.is_empty() && self.queued_bytes + packet.payload.len() > VIEWER_BYTES)
-        {
-            self.cut(lost);
+        } else if self.is_full(packet, now) {
+            self.cut(handed);
             self.awaits_keyframe = true;
-            self.stats.lost += 1;
-            lost.packets += 1;
+            self.reason = Some(Reason::Cut);
+            self.lose(1, handed);
             return;
         }
-        self.push(packet.clone());
+        self.push(packet.clone(), Some(now));
+    }
+
+    /// Whether one more packet is too much.
+    fn is_full(&self, packet: &Packet, now: Instant) -> bool {
+        let Some((_, oldest)) = self.queue.front() else { return false };
+        self.queue.len() >= VIEWER_PACKETS
+            || self.queued_bytes + packet.payload.len() > VIEWER_BYTES
+            || self.queue.len() >= READY_BELOW && oldest.is_some_and(|at| now > at + VIEWER_AGE)
+    }
+
+    fn lose(&mut self, packets: u64, handed: &mut Handed) {
+        self.stats.lost += packets;
+        handed.lost += packets;
     }
 
     /// Drops the whole backlog.
-    fn cut(&mut self, lost: &mut Lost) {
-        let dropped = self.queue.len() as u64;
-        self.stats.lost += dropped;
+    fn cut(&mut self, handed: &mut Handed) {
+        self.lose(self.queue.len() as u64, handed);
         self.stats.cuts += 1;
-        lost.packets += dropped;
-        lost.cuts += 1;
+        handed.cuts += 1;
         self.clear();
     }
 
@@ -304,24 +348,27 @@ impl Viewer {
         self.queued_bytes = 0;
     }
 
-    fn push(&mut self, packet: Packet) {
+    fn push(&mut self, packet: Packet, now: Option<Instant>) {
         self.queued_bytes += packet.payload.len();
-        self.queue.push_back(packet);
+        self.queue.push_back((packet, now));
     }
 
-    fn pop(&mut self) -> Option<Packet> {
-        let packet = self.queue.pop_front()?;
+    fn pop(&mut self) -> Option<(Packet, Option<Instant>)> {
+        let (packet, queued_at) = self.queue.pop_front()?;
         self.queued_bytes -= packet.payload.len();
         self.stats.delivered += 1;
-        Some(packet)
+        Some((packet, queued_at))
     }
 }
 
-/// What a publish cost the viewers that could not keep up.
+/// What became of a packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lost {
-    pub(crate) packets: u64,
+pub(crate) struct Handed {
+    /// What viewers that could not keep up lost by it.
+    pub(crate) lost: u64,
     pub(crate) cuts: u64,
+    /// Why it is a keyframe, if it is one.
+    pub(crate) keyframe: Option<Reason>,
 }
 
 /// The last keyframe and every delta since, while that is little enough to be worth replaying.
@@ -396,7 +443,7 @@ mod tests {
     #[test]
     fn the_first_packet_of_every_attach_is_a_keyframe() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         assert_eq!(fanout.keyframe_due(now), Some(now));
         fanout.publish(&packet(1, false, 1), now);
         assert_eq!(drain(&mut fanout, A), []);
@@ -408,11 +455,11 @@ mod tests {
     #[test]
     fn a_late_viewer_is_served_from_the_cache_and_asks_the_producer_for_nothing() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         for (sequence, keyframe) in [(1, true), (2, false), (3, false)] {
             fanout.publish(&packet(sequence, keyframe, 1), now);
         }
-        fanout.attach(B);
+        fanout.attach(B, Join::New);
         assert_eq!(drain(&mut fanout, B), [1, 2, 3]);
         assert_eq!(fanout.keyframe_due(now), None);
     }
@@ -420,13 +467,13 @@ mod tests {
     #[test]
     fn a_cache_that_grew_too_long_is_dropped_and_a_keyframe_wanted_instead() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         fanout.publish(&packet(0, true, 1), now);
         for sequence in 1..=CACHED_DELTAS as u64 + 1 {
             fanout.publish(&packet(sequence, false, 1), now);
             drain(&mut fanout, A);
         }
-        fanout.attach(B);
+        fanout.attach(B, Join::New);
         assert_eq!(drain(&mut fanout, B), []);
         assert_eq!(fanout.keyframe_due(now), Some(now + KEYFRAME_INTERVAL));
     }
@@ -434,8 +481,8 @@ mod tests {
     #[test]
     fn a_slow_viewer_loses_frames_and_the_others_none() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
-        fanout.attach(B);
+        fanout.attach(A, Join::New);
+        fanout.attach(B, Join::New);
         fanout.publish(&packet(0, true, 1), now);
         let mut seen = drain(&mut fanout, A);
         for sequence in 1..200 {
@@ -459,7 +506,7 @@ mod tests {
     #[test]
     fn a_backlog_of_large_packets_is_cut_by_its_bytes() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         fanout.publish(&packet(0, true, VIEWER_BYTES + 1), now);
         assert_eq!(fanout.backlog(A), 1, "one packet always fits");
         fanout.publish(&packet(1, false, 1), now);
@@ -470,7 +517,7 @@ mod tests {
     #[test]
     fn a_keyframe_replaces_a_backlog() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         for sequence in 0..10 {
             fanout.publish(&packet(sequence, sequence == 0, 1), now);
         }
@@ -481,8 +528,8 @@ mod tests {
     #[test]
     fn the_producer_is_gated_while_nobody_can_take_a_frame() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
-        fanout.attach(B);
+        fanout.attach(A, Join::New);
+        fanout.attach(B, Join::New);
         for sequence in 0..READY_BELOW as u64 {
             assert!(fanout.ready());
             fanout.publish(&packet(sequence, sequence == 0, 1), now);
@@ -496,11 +543,11 @@ mod tests {
     #[test]
     fn keyframes_come_at_most_twice_a_second() {
         let (mut fanout, start) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         let mut keyframes = 0;
         for millis in 0..2_000 {
             let now = start + Duration::from_millis(millis);
-            fanout.want_keyframe();
+            fanout.want_keyframe(Reason::Request);
             if fanout.keyframe_due(now) == Some(now) {
                 fanout.publish(&packet(millis, true, 1), now);
                 drain(&mut fanout, A);
@@ -513,11 +560,11 @@ mod tests {
     #[test]
     fn a_suspended_stream_says_so_and_says_when_it_goes_on() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         fanout.suspend(Suspension::Minimized, &Arc::new(Error::new(Kind::Stream, "x")));
         let minimized = |event| matches!(event, Some(Event::Suspended(Suspension::Minimized, _)));
         assert!(minimized(fanout.next(A).event));
-        fanout.attach(B);
+        fanout.attach(B, Join::New);
         assert!(minimized(fanout.next(B).event));
         fanout.publish(&packet(1, true, 1), now);
         assert_eq!(drain(&mut fanout, A), [1], "what was last seen, and no word of going on");
@@ -532,7 +579,7 @@ mod tests {
     #[test]
     fn the_last_title_is_told_once_and_before_packets() {
         let (mut fanout, now) = (Fanout::default(), origin());
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         fanout.publish(&packet(1, true, 1), now);
         for title in ["one", "two"] {
             fanout.retitle(&title.into());
@@ -545,7 +592,7 @@ mod tests {
     #[test]
     fn an_ended_stream_keeps_its_first_reason() {
         let mut fanout = Fanout::default();
-        fanout.attach(A);
+        fanout.attach(A, Join::New);
         fanout.end(&Arc::new(Error::new(Kind::Stream, "first")));
         fanout.end(&Arc::new(Error::new(Kind::Stream, "second")));
         let Some(Event::Ended(reason)) = fanout.next(A).event else { panic!("not ended") };

@@ -10,7 +10,8 @@ use spaceport_types::{
     ViewerId,
 };
 
-use crate::stream::{Binding, Picture, Publisher, Stream, Subscriber, TargetState, lock};
+use crate::ladder::{Ladder, Launching};
+use crate::stream::{Binding, Picture, Publisher, Subscriber, TargetState, lock};
 use crate::ticket::{Ticket, Tickets, random_name};
 use crate::{Counters, Cursor, Settings};
 
@@ -170,7 +171,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     sessions: HashMap<SessionId, Session>,
-    streams: BTreeMap<StreamKey, Arc<Stream>>,
+    ladders: BTreeMap<LadderKey, Arc<Ladder>>,
     targets: BTreeMap<Target, Arc<TargetState>>,
     tickets: Tickets<SessionId>,
     next_viewer: u64,
@@ -190,9 +191,9 @@ struct Session {
     moved_at: Option<Instant>,
 }
 
-/// What two sessions must have in common to share an encode.
+/// What two sessions must have in common to share their encodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct StreamKey {
+struct LadderKey {
     target: Target,
     picture: Picture,
     settings: Settings,
@@ -255,7 +256,7 @@ impl Sessions {
         }
         let ticket = state.tickets.issue(id.clone(), ttl, now)?;
         let target = state.target(&request.target);
-        target.geometry(request.bounds, settings.max_dimension);
+        target.geometry(request.bounds, settings.max_dimension, false);
         let session = Session {
             target,
             codec: request.codec,
@@ -328,13 +329,13 @@ impl Sessions {
         let picture = session.picture(attach);
         session.pictures.insert(picture);
         let key = session.key(picture);
-        let (stream, publisher) = self.stream(&mut state, key);
-        let (subscriber, binding) = Subscriber::new(viewer, stream);
+        let ladder = self.ladder(&mut state, key);
+        let (subscriber, binding, launching) = ladder.attach(viewer);
         if let Some(session) = state.sessions.get_mut(id) {
             session.viewers.push((attach.carrier, Arc::downgrade(&binding)));
         }
         drop(state);
-        self.launch(publisher);
+        launching.now();
         Ok(subscriber)
     }
 
@@ -379,37 +380,32 @@ impl Sessions {
         let moves: Vec<_> = pictures
             .into_iter()
             .map(|picture| {
-                let old_key = StreamKey { target: target.clone(), picture, settings: old };
-                let new_key = StreamKey { settings, ..old_key.clone() };
+                let old_key = LadderKey { target: target.clone(), picture, settings: old };
+                let new_key = LadderKey { settings, ..old_key.clone() };
                 // Nobody else watches this encode: it can be changed where it runs.
-                let alone = state.users(&old_key) == 1 && !state.streams.contains_key(&new_key);
+                let alone = state.users(&old_key) == 1 && !state.ladders.contains_key(&new_key);
                 (picture, old_key, new_key, alone)
             })
             .collect();
         if moves.iter().any(|(.., alone)| !alone) {
             state.session(id)?.move_at(now)?;
         }
-        let mut publishers = Vec::new();
+        let mut launching: Vec<Launching> = Vec::new();
         for (picture, old_key, new_key, alone) in moves {
-            if alone && let Some(stream) = state.streams.remove(&old_key) {
-                stream.set_settings(settings);
-                state.streams.insert(new_key, stream);
+            if alone && let Some(ladder) = state.ladders.remove(&old_key) {
+                ladder.set_settings(settings);
+                state.ladders.insert(new_key, ladder);
             } else {
-                let (stream, publisher) = self.stream(&mut state, new_key);
-                publishers.push(publisher);
-                for binding in state.session(id)?.bindings() {
-                    if binding.stream().picture == picture {
-                        binding.rebind(Arc::clone(&stream));
-                    }
-                }
+                let ladder = self.ladder(&mut state, new_key);
+                let bindings = state.session(id)?.bindings();
+                let bindings = bindings.filter(|binding| binding.stream().picture == picture);
+                launching.extend(bindings.map(|binding| ladder.adopt(&binding)));
             }
         }
         state.session(id)?.settings = settings;
         state.close_unused();
         drop(state);
-        for publisher in publishers {
-            self.launch(publisher);
-        }
+        launching.into_iter().for_each(Launching::now);
         Ok(settings)
     }
 
@@ -460,25 +456,16 @@ impl Sessions {
         lock(&self.inner.state)
     }
 
-    /// The stream of a key; with it a publisher when it is new and has to be launched.
-    fn stream(&self, state: &mut State, key: StreamKey) -> (Arc<Stream>, Option<Publisher>) {
-        match state.streams.get(&key) {
-            Some(stream) if !stream.ended() => (Arc::clone(stream), None),
-            _ => {
-                let target = state.target(&key.target);
-                let counters = Arc::clone(&self.inner.counters);
-                let stream = Stream::new(target, key.picture, key.settings, counters);
-                let stream = Arc::new(stream);
-                state.streams.insert(key, Arc::clone(&stream));
-                (Arc::clone(&stream), Some(Publisher::new(stream)))
-            }
+    fn ladder(&self, state: &mut State, key: LadderKey) -> Arc<Ladder> {
+        if let Some(ladder) = state.ladders.get(&key) {
+            return Arc::clone(ladder);
         }
-    }
-
-    fn launch(&self, publisher: Option<Publisher>) {
-        if let Some(publisher) = publisher {
-            self.inner.launch.launch(publisher);
-        }
+        let target = state.target(&key.target);
+        let (counters, launch) = (Arc::clone(&self.inner.counters), Arc::clone(&self.inner.launch));
+        let ladder = Ladder::new(target, key.picture, key.settings, counters, launch);
+        let ladder = Arc::new(ladder);
+        state.ladders.insert(key, Arc::clone(&ladder));
+        ladder
     }
 }
 
@@ -502,8 +489,8 @@ impl State {
         Arc::clone(entry.or_insert_with_key(|target| Arc::new(TargetState::new(target.clone()))))
     }
 
-    /// How many sessions use a stream.
-    fn users(&self, key: &StreamKey) -> usize {
+    /// How many sessions use a ladder.
+    fn users(&self, key: &LadderKey) -> usize {
         self.sessions.values().filter(|session| session.uses(key)).count()
     }
 
@@ -518,13 +505,13 @@ impl State {
         self.close_unused();
     }
 
-    /// Ends the streams that no session uses.
+    /// Ends the ladders that no session uses.
     fn close_unused(&mut self) {
-        let unused: Vec<StreamKey> =
-            self.streams.keys().filter(|key| self.users(key) == 0).cloned().collect();
+        let unused: Vec<LadderKey> =
+            self.ladders.keys().filter(|key| self.users(key) == 0).cloned().collect();
         for key in unused {
-            if let Some(stream) = self.streams.remove(&key) {
-                stream.close(&Arc::new(Error::because(
+            if let Some(ladder) = self.ladders.remove(&key) {
+                ladder.close(&Arc::new(Error::because(
                     Cause::SessionClosed,
                     "no session uses this stream any more",
                 )));
@@ -553,7 +540,7 @@ impl Session {
             codec: self.codec,
             settings: self.settings,
             policy: self.policy,
-            geometry: self.target.current(self.settings.max_dimension),
+            geometry: self.target.current(self.settings.max_dimension, false),
             sockets: self.viewers_by(Carrier::Socket),
         }
     }
@@ -572,11 +559,11 @@ impl Session {
         Picture { codec: attach.codec, cursor }
     }
 
-    fn key(&self, picture: Picture) -> StreamKey {
-        StreamKey { target: self.target.target.clone(), picture, settings: self.settings }
+    fn key(&self, picture: Picture) -> LadderKey {
+        LadderKey { target: self.target.target.clone(), picture, settings: self.settings }
     }
 
-    fn uses(&self, key: &StreamKey) -> bool {
+    fn uses(&self, key: &LadderKey) -> bool {
         self.settings == key.settings
             && self.target.target == key.target
             && self.pictures.contains(&key.picture)

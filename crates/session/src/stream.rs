@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use spaceport_types::{
-    Bounds, Codec, CursorImage, CursorPosition, Error, Geometry, Kind, Packet, Suspension, Target,
-    ViewerId,
+    Bitrate, Bounds, Codec, CursorImage, CursorPosition, Error, Geometry, Kind, Packet, Suspension,
+    Target, ViewerId,
 };
 
 use crate::cursor::Pointer;
-use crate::fanout::{Fanout, ViewerStats};
-use crate::{Counters, Cursor, Demand, Settings};
+use crate::fanout::{Fanout, Join, Reason, ViewerStats};
+use crate::ladder::Ladder;
+use crate::{Counters, Cursor, Demand, Path, Settings};
 
 /// One encoded picture as a producer hands it over.
 #[derive(Clone, Debug)]
@@ -74,24 +75,26 @@ impl TargetState {
     }
 
     /// The geometry of a frame of this target, in a new epoch when `bounds` is news.
-    pub(crate) fn geometry(&self, bounds: Bounds, max_dimension: u32) -> Geometry {
+    pub(crate) fn geometry(&self, bounds: Bounds, max_dimension: u32, halved: bool) -> Geometry {
         let mut seen = lock(&self.seen);
         if seen.bounds != Some(bounds) {
             seen.bounds = Some(bounds);
             seen.epoch += 1;
         }
-        geometry(bounds, max_dimension, seen.epoch)
+        geometry(bounds, max_dimension, halved, seen.epoch)
     }
 
     /// The geometry as it was last seen.
-    pub(crate) fn current(&self, max_dimension: u32) -> Geometry {
+    pub(crate) fn current(&self, max_dimension: u32, halved: bool) -> Geometry {
         let seen = lock(&self.seen);
-        geometry(seen.bounds.unwrap_or_default(), max_dimension, seen.epoch)
+        geometry(seen.bounds.unwrap_or_default(), max_dimension, halved, seen.epoch)
     }
 }
 
-fn geometry(bounds: Bounds, max_dimension: u32, geometry_epoch: u64) -> Geometry {
-    let frame_size = bounds.size().fitted(max_dimension);
+fn geometry(bounds: Bounds, max_dimension: u32, halved: bool, geometry_epoch: u64) -> Geometry {
+    let whole = bounds.size().fitted(max_dimension);
+    let half = (whole.width.max(whole.height) / 2).max(1);
+    let frame_size = if halved { whole.fitted(half) } else { whole };
     let longer = bounds.width.max(bounds.height).max(1);
     let scale = f64::from(frame_size.width.max(frame_size.height)) / f64::from(longer);
     Geometry { frame_size, scale, logical_bounds: bounds, geometry_epoch }
@@ -108,6 +111,8 @@ pub(crate) struct Picture {
 pub(crate) struct Stream {
     pub(crate) target: Arc<TargetState>,
     pub(crate) picture: Picture,
+    /// Half the size that its settings say.
+    halved: bool,
     counters: Arc<Counters>,
     state: Mutex<State>,
 }
@@ -117,6 +122,8 @@ struct State {
     /// The limits that were asked for last, and those that the producer knows of.
     wanted: Settings,
     settings: Settings,
+    /// What the paths of its viewers carry.
+    cap: Bitrate,
     closed: bool,
     producer: Option<Waker>,
     wakers: std::collections::BTreeMap<ViewerId, Waker>,
@@ -126,6 +133,7 @@ impl Stream {
     pub(crate) fn new(
         target: Arc<TargetState>,
         picture: Picture,
+        halved: bool,
         settings: Settings,
         counters: Arc<Counters>,
     ) -> Self {
@@ -133,17 +141,18 @@ impl Stream {
             fanout: Fanout::default(),
             wanted: settings,
             settings,
+            cap: settings.bitrate,
             closed: false,
             producer: None,
             wakers: std::collections::BTreeMap::new(),
         };
-        Self { target, picture, counters, state: Mutex::new(state) }
+        Self { target, picture, halved, counters, state: Mutex::new(state) }
     }
 
-    pub(crate) fn attach(&self, id: ViewerId) {
+    fn attach(&self, id: ViewerId, join: Join) {
         self.counters.viewers.add(1);
         let mut state = lock(&self.state);
-        state.fanout.attach(id);
+        state.fanout.attach(id, join);
         state.wake_producer();
     }
 
@@ -169,7 +178,7 @@ impl Stream {
 
     pub(crate) fn request_keyframe(&self) {
         let mut state = lock(&self.state);
-        state.fanout.want_keyframe();
+        state.fanout.want_keyframe(Reason::Request);
         state.wake_producer();
     }
 
@@ -179,6 +188,15 @@ impl Stream {
         let mut state = lock(&self.state);
         state.wanted = settings;
         state.wake_producer();
+    }
+
+    /// Caps the rate at what the paths of its viewers carry.
+    pub(crate) fn set_cap(&self, cap: Bitrate) {
+        let mut state = lock(&self.state);
+        if state.cap != cap {
+            state.cap = cap;
+            state.wake_producer();
+        }
     }
 
     /// Ends the stream: viewers are told `reason`, and the producer that it can go.
@@ -214,7 +232,7 @@ impl State {
             return;
         }
         if wanted.max_dimension != known.max_dimension || wanted.max_fps > known.max_fps {
-            self.fanout.want_keyframe();
+            self.fanout.want_keyframe(Reason::Encoder);
             if self.fanout.keyframe_due(now).is_some_and(|due| due > now) {
                 self.settings.bitrate = wanted.bitrate;
                 return;
@@ -277,7 +295,7 @@ impl Publisher {
             ready: state.fanout.ready(),
             cursor: state.fanout.cursor_wanted(),
             keyframe: state.fanout.keyframe_due(now),
-            settings: state.settings,
+            settings: Settings { bitrate: state.settings.bitrate.min(state.cap), ..state.settings },
             closed: state.closed,
         }
     }
@@ -289,7 +307,7 @@ impl Publisher {
 
     /// The geometry of a frame that shows `bounds`, in a new epoch when that is news.
     pub fn geometry(&self, bounds: Bounds, max_dimension: u32) -> Geometry {
-        self.stream.target.geometry(bounds, max_dimension)
+        self.stream.target.geometry(bounds, max_dimension, self.stream.halved)
     }
 
     /// Hands one picture to every viewer that can use it. A suspended stream goes on with it.
@@ -321,9 +339,12 @@ impl Publisher {
         if resume {
             state.fanout.resume();
         }
-        let lost = state.fanout.publish(&packet, now);
-        counters.lost.add(lost.packets);
-        counters.cuts.add(lost.cuts);
+        let handed = state.fanout.publish(&packet, now);
+        counters.lost.add(handed.lost);
+        counters.cuts.add(handed.cuts);
+        if let Some(reason) = handed.keyframe {
+            counters.keyframes_for(reason).add(1);
+        }
         state.wake_viewers();
     }
 
@@ -410,6 +431,8 @@ pub struct Subscriber {
     codec: Codec,
     binding: Arc<Binding>,
     epochs: Epochs,
+    /// Since when the packet waited that was received last, and its bytes.
+    received: Option<(Option<Instant>, usize)>,
 }
 
 /// Which stream a viewer watches now. A session that changes its limits moves its viewers to
@@ -422,7 +445,10 @@ pub(crate) struct Binding {
 
 #[derive(Debug)]
 struct Bound {
+    ladder: Arc<Ladder>,
     stream: Arc<Stream>,
+    /// The last packet it got: nothing older may follow.
+    last: u64,
     /// Counts the moves, so that an epoch of one stream is not taken for the same of another.
     moves: u32,
     /// Whether it wants to be told of the pointer.
@@ -430,26 +456,39 @@ struct Bound {
     /// What it got from streams that it has left.
     before: ViewerStats,
     ended: Option<Arc<Error>>,
+    /// The viewer is gone.
+    left: bool,
     waker: Option<Waker>,
 }
 
 impl Binding {
+    pub(crate) fn id(&self) -> ViewerId {
+        self.id
+    }
+
     pub(crate) fn stream(&self) -> Arc<Stream> {
         Arc::clone(&lock(&self.bound).stream)
     }
 
-    /// Moves the viewer to another stream.
-    pub(crate) fn rebind(&self, stream: Arc<Stream>) {
+    /// Moves the viewer to another stream, of `ladder` if that is not the one it has, and returns the
+    /// ladder it had. One that is gone already, or whose stream has ended, is not moved.
+    pub(crate) fn rebind(
+        &self,
+        ladder: Option<&Arc<Ladder>>,
+        stream: Arc<Stream>,
+    ) -> Option<Arc<Ladder>> {
         let mut bound = lock(&self.bound);
-        if Arc::ptr_eq(&bound.stream, &stream) {
-            return;
+        if bound.left || bound.ended.is_some() || Arc::ptr_eq(&bound.stream, &stream) {
+            return None;
         }
         bound.leave(self.id);
-        stream.attach(self.id);
+        stream.attach(self.id, Join::Moved { after: bound.last });
         stream.want_cursor(self.id, bound.wants_cursor);
         bound.stream = stream;
         bound.moves += 1;
         bound.wake();
+        let ladder = Arc::clone(ladder.unwrap_or(&bound.ladder));
+        Some(std::mem::replace(&mut bound.ladder, ladder))
     }
 
     /// Ends the stream for this viewer alone.
@@ -491,14 +530,27 @@ impl Epochs {
 }
 
 impl Subscriber {
-    pub(crate) fn new(id: ViewerId, stream: Arc<Stream>) -> (Self, Arc<Binding>) {
-        stream.attach(id);
+    pub(crate) fn new(
+        id: ViewerId,
+        ladder: Arc<Ladder>,
+        stream: Arc<Stream>,
+    ) -> (Self, Arc<Binding>) {
+        stream.attach(id, Join::New);
         let codec = stream.picture.codec;
-        let before = ViewerStats::default();
-        let bound =
-            Bound { stream, moves: 0, wants_cursor: false, before, ended: None, waker: None };
+        let bound = Bound {
+            ladder,
+            stream,
+            last: 0,
+            moves: 0,
+            wants_cursor: false,
+            before: ViewerStats::default(),
+            ended: None,
+            left: false,
+            waker: None,
+        };
         let binding = Arc::new(Binding { id, bound: Mutex::new(bound) });
-        (Self { id, codec, binding: Arc::clone(&binding), epochs: Epochs::default() }, binding)
+        let epochs = Epochs::default();
+        (Self { id, codec, binding: Arc::clone(&binding), epochs, received: None }, binding)
     }
 
     /// This viewer's name in logs.
@@ -528,7 +580,7 @@ impl Subscriber {
 
     /// The next event if there is one; for a driver that serves many viewers.
     pub fn try_recv(&mut self) -> Option<Event> {
-        let bound = lock(&self.binding.bound);
+        let mut bound = lock(&self.binding.bound);
         if let Some(reason) = &bound.ended {
             return Some(Event::Ended(Arc::clone(reason)));
         }
@@ -541,6 +593,8 @@ impl Subscriber {
         let mut event = next.event?;
         if let Event::Packet(packet) = &mut event {
             bound.stream.counters.delivered.add(1);
+            bound.last = packet.sequence;
+            self.received = Some((next.queued_at, packet.payload.len()));
             packet.codec_epoch = self.epochs.number(bound.moves, packet.codec_epoch);
         }
         Some(event)
@@ -552,6 +606,21 @@ impl Subscriber {
         bound.waker = Some(waker.clone());
         let mut state = lock(&bound.stream.state);
         state.wakers.insert(self.id, waker.clone());
+    }
+
+    /// Says that the packet received last has been taken by the path: written to a socket that takes
+    /// no more than the path does. How long that took decides what this viewer gets from now on.
+    pub fn sent(&mut self, now: Instant) {
+        let Some((queued_at, bytes)) = self.received.take() else { return };
+        let ladder = Arc::clone(&lock(&self.binding.bound).ladder);
+        ladder.sent(self.id, queued_at, bytes, now);
+    }
+
+    /// Says what the carrier knows of the path; for one that has congestion control or queues of its
+    /// own. To be said whenever that changes, and some ten times a second while anything waits.
+    pub fn path(&self, path: Path, now: Instant) {
+        let ladder = Arc::clone(&lock(&self.binding.bound).ladder);
+        ladder.told(self.id, path, now);
     }
 
     /// Packets that wait for this viewer.
@@ -587,8 +656,12 @@ impl fmt::Debug for Subscriber {
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        let bound = lock(&self.binding.bound);
+        let mut bound = lock(&self.binding.bound);
+        bound.left = true;
         bound.stream.detach(self.id);
+        let ladder = Arc::clone(&bound.ladder);
+        drop(bound);
+        ladder.leave(self.id);
     }
 }
 

@@ -341,6 +341,7 @@ impl Viewer {
         };
         let bytes = encoded.payload.len() as u64;
         self.write(socket, encoded.into_message()).await?;
+        self.subscriber.sent(Instant::now().into_std());
         self.sent.frames += 1;
         self.sent.bytes += bytes;
         self.sent.last_at = Some(Instant::now());
