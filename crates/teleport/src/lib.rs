@@ -8,16 +8,24 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod bundle;
+pub mod consent;
 mod digest;
+mod hex;
+mod id;
 pub mod journal;
+pub mod ledger;
 mod machine;
 pub mod manifest;
 mod path;
 pub mod payload;
+mod private;
 pub mod provider;
+pub mod seal;
 
 pub use digest::Digest;
 pub use journal::Journal;
+pub use ledger::Ledger;
 pub use machine::Machine;
 pub use manifest::{App, Choice, Manifest, Scope, Selection};
 pub use path::RelativePath;

@@ -520,8 +520,11 @@ impl StdError for Error {
 }
 
 impl From<std::io::Error> for Error {
+    /// An error of ours that had to pass through a reader or writer comes back as it was.
     fn from(error: std::io::Error) -> Self {
-        Self::new(Kind::Io, error.to_string()).source(error)
+        error
+            .downcast()
+            .unwrap_or_else(|error| Self::new(Kind::Io, error.to_string()).source(error))
     }
 }
 
@@ -625,6 +628,15 @@ mod tests {
         assert_eq!((closed.kind(), closed.http_status()), (Kind::Stream, 410));
         assert!(!closed.report().retryable);
         assert!(Error::because(Cause::GuestOffline, "x").report().retryable);
+    }
+
+    #[test]
+    fn an_error_of_ours_comes_through_io_as_it_was() {
+        let ours = Error::because(Cause::CorruptBundle, "the bundle ends early");
+        let back = Error::from(std::io::Error::other(ours));
+        assert_eq!(back.cause(), Some(Cause::CorruptBundle));
+        let other = Error::from(std::io::Error::other("a disk failed"));
+        assert_eq!((other.kind(), other.to_string()), (Kind::Io, "a disk failed".to_owned()));
     }
 
     #[test]
