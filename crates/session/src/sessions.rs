@@ -630,7 +630,11 @@ fn check_bitrate(wanted: Option<Bitrate>, limits: &Limits) -> Result<Bitrate> {
 
 fn out_of_range(path: &str, value: u32, constraint: &'static str, limit: u32) -> Error {
     Error::new(Kind::InvalidArgument, format!("`{path}` is {value}; its {constraint} is {limit}"))
-        .issue(Issue { path: path.to_owned(), constraint, limit: Some(limit.to_string()) })
+        .issue(Issue {
+            path: path.to_owned(),
+            constraint: constraint.into(),
+            limit: Some(limit.to_string()),
+        })
         .hint("Leave it out for the default")
 }
 

@@ -1,4 +1,5 @@
-//! The Spaces a person or an agent works with: their addresses, and the registry that keeps them.
+//! The Spaces a person or an agent works with: their addresses, the registry that keeps them, and
+//! the client that speaks with them.
 //!
 //! This runs beside the one who asks, not in the Space. It knows no transport of media and no
 //! desktop; what it knows of a Space is what the Space says of itself.
@@ -6,9 +7,11 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod address;
+mod client;
 mod info;
 mod registry;
 
 pub use address::{Address, Route};
+pub use client::Client;
 pub use info::SpaceInfo;
 pub use registry::{Entry, Registry};

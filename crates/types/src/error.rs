@@ -10,7 +10,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A [`Result`](std::result::Result) with spaceport's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why an operation failed, in terms a caller can act on.
 ///
 /// The serialized names are a contract with every client. Append; never rename or reorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
@@ -91,7 +91,7 @@ pub enum Retry {
 }
 
 /// What is known about the request's effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
     /// Nothing happened.
@@ -186,7 +186,7 @@ impl Kind {
 /// The exact reason behind a `stream`, `transfer_failed` or `teleport_refused` error.
 ///
 /// The serialized names are a contract with every client. Append; never rename or reorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
@@ -364,7 +364,7 @@ pub struct Issue {
     /// Which argument, as a dotted path.
     pub path: String,
     /// What must hold, for example `maximum` or `required`.
-    pub constraint: &'static str,
+    pub constraint: Cow<'static, str>,
     /// The bound, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
@@ -383,7 +383,7 @@ struct Inner {
     operation: Option<&'static str>,
     retry_after: Option<Duration>,
     disposition: Option<Disposition>,
-    context: BTreeMap<&'static str, String>,
+    context: BTreeMap<Cow<'static, str>, String>,
     issues: Vec<Issue>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -421,8 +421,8 @@ impl Error {
 
     /// Attaches one fact as data, so no client has to parse it out of the message.
     #[must_use]
-    pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        self.0.context.insert(key, value.to_string());
+    pub fn with(mut self, key: impl Into<Cow<'static, str>>, value: impl fmt::Display) -> Self {
+        self.0.context.insert(key.into(), value.to_string());
         self
     }
 
@@ -558,7 +558,7 @@ pub struct Report {
     pub disposition: Disposition,
     /// Facts about this occurrence: ids, limits, hashes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub context: BTreeMap<&'static str, String>,
+    pub context: BTreeMap<Cow<'static, str>, String>,
     /// The arguments that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issues: Vec<Issue>,

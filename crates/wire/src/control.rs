@@ -479,7 +479,7 @@ impl From<&Error> for Failure {
         let report = error.report();
         let kind = name(&report.kind);
         let cause = report.cause.as_ref().map(name);
-        let context = report.context.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let context = report.context.into_iter().map(|(key, value)| (key.into_owned(), value));
         Self {
             code: cause.clone().unwrap_or_else(|| kind.clone()),
             message: report.message,

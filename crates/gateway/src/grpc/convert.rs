@@ -149,7 +149,7 @@ pub(super) fn invalid(
 ) -> Error {
     Error::new(Kind::InvalidArgument, format!("`{path}` cannot be {given}")).issue(Issue {
         path: path.to_owned(),
-        constraint,
+        constraint: constraint.into(),
         limit: limit.map(str::to_owned),
     })
 }

@@ -92,7 +92,7 @@ fn reason_of_cause(cause: Cause) -> Option<ErrorReason> {
 
 /// What the error knows, as text. Our own words come last, so that no fact can take their place.
 fn metadata(report: &Report) -> std::collections::BTreeMap<String, String> {
-    let facts = report.context.iter().map(|(&key, value)| (key.to_owned(), value.clone()));
+    let facts = report.context.iter().map(|(key, value)| (key.to_string(), value.clone()));
     let issues = report.issues.iter().map(|issue| {
         let limit = issue.limit.as_deref().unwrap_or_default();
         let wrong = format!("{} {limit}", issue.constraint);
@@ -283,7 +283,7 @@ mod tests {
     fn a_wrong_argument_is_named() {
         let issue = spaceport_types::Issue {
             path: "bitrate_kbps".into(),
-            constraint: "maximum",
+            constraint: "maximum".into(),
             limit: Some("100000".into()),
         };
         let (code, info) = info(&Error::new(Kind::InvalidArgument, "x").issue(issue));

@@ -256,7 +256,7 @@ impl Placement {
         }
         let error = Error::new(Kind::InvalidArgument, "no window can have these bounds");
         Err(issues.into_iter().fold(error, |error, (path, constraint, limit)| {
-            error.issue(Issue { path, constraint, limit: Some(limit) })
+            error.issue(Issue { path, constraint: constraint.into(), limit: Some(limit) })
         }))
     }
 }

@@ -184,7 +184,7 @@ fn wanted_cursor(query: Option<&str>) -> Result<Cursor> {
         Some("baked") => Ok(Cursor::Baked),
         Some(_) => {
             let limit = Some("apart, baked".to_owned());
-            let issue = Issue { path: "cursor".to_owned(), constraint: "one of", limit };
+            let issue = Issue { path: "cursor".to_owned(), constraint: "one of".into(), limit };
             Err(Error::new(Kind::InvalidArgument, "`cursor` is neither `apart` nor `baked`")
                 .issue(issue)
                 .hint("Use `cursor=baked` to have the pointer in the picture"))
