@@ -230,6 +230,10 @@ impl Fanout {
         self.viewers.get(&id).map_or(0, |viewer| viewer.queue.len())
     }
 
+    pub(crate) fn backlog_bytes(&self, id: ViewerId) -> usize {
+        self.viewers.get(&id).map_or(0, |viewer| viewer.queued_bytes)
+    }
+
     pub(crate) fn stats(&self, id: ViewerId) -> ViewerStats {
         self.viewers.get(&id).map(|viewer| viewer.stats).unwrap_or_default()
     }

@@ -629,6 +629,12 @@ impl Subscriber {
         lock(&bound.stream.state).fanout.backlog(self.id)
     }
 
+    /// Bytes that wait for this viewer.
+    pub fn backlog_bytes(&self) -> usize {
+        let bound = lock(&self.binding.bound);
+        lock(&bound.stream.state).fanout.backlog_bytes(self.id)
+    }
+
     /// Asks for a keyframe. Requests are merged, and their rate is capped per stream.
     pub fn request_keyframe(&self) {
         self.binding.stream().request_keyframe();

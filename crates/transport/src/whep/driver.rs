@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spaceport_session::Subscriber;
 use spaceport_types::{Cause, Error, Kind, Result};
-use str0m::net::{Protocol, Receive};
+use str0m::net::Protocol;
 use tokio::sync::oneshot;
 
 use super::directory::Directory;
@@ -29,6 +29,7 @@ use super::offer::Fragment;
 use super::packetize::Packetizer;
 use super::peer::{End, Negotiated, Peer};
 use super::socket::{Buffers, Socket};
+use super::tcp::Incoming;
 
 /// Requests that wait for the driver. It takes them within a millisecond; if it does not, HTTP
 /// clients are told to come back.
@@ -50,6 +51,7 @@ pub(super) enum Command {
     Trickle { key: Key, candidates: Vec<String> },
     Restart { key: Key, fragment: Fragment, reply: oneshot::Sender<Result<String>> },
     Remove { key: Key },
+    Adopt { incoming: Incoming },
 }
 
 /// What the driver and its handles share.
@@ -164,6 +166,14 @@ struct Table {
     timers: BTreeSet<(Instant, Key)>,
 }
 
+/// The way a datagram came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) protocol: Protocol,
+    pub(super) remote: SocketAddr,
+    pub(super) local: SocketAddr,
+}
+
 /// One peer, and the keys it is found by.
 struct Slot {
     peer: Peer,
@@ -203,8 +213,8 @@ impl Driver {
     pub fn run(mut self) -> Result<()> {
         tracing::debug!(address = %self.socket.local(), "WebRTC is served");
         while !self.shared.shutdown.load(Ordering::Acquire) {
-            self.wait()?;
-            self.turn(now());
+            let ready = self.wait()?;
+            self.turn(now(), &ready);
         }
         let reason = Arc::new(
             Error::because(Cause::SessionClosed, "the gateway is shutting down")
@@ -223,9 +233,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&self) -> Result<()> {
-        let timeout = self.table.timers.first().map(|&(at, _)| {
+    /// Sleeps until there is something to do, and returns whose TCP connections have something.
+    fn wait(&self) -> Result<Vec<SocketAddr>> {
+        let timer = self.table.timers.first().map(|&(at, _)| at);
+        let timeout = [timer, self.socket.tcp.deadline()].into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(now());
             Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -233,19 +244,27 @@ impl Driver {
             }
         });
         let writable = if self.socket.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
-        let mut sources = [
+        let mut sources = vec![
             PollFd::from_borrowed_fd(self.shared.signal.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.socket.udp().as_fd(), PollFlags::IN | writable),
         ];
-        match poll(&mut sources, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(std::io::Error::from(error).into()),
+        let mut remotes = Vec::new();
+        for (remote, stream, flags) in self.socket.tcp.sources() {
+            sources.push(PollFd::from_borrowed_fd(stream.as_fd(), flags));
+            remotes.push(remote);
         }
+        match poll(&mut sources, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+        let ready = remotes.into_iter().zip(sources.iter().skip(2));
+        Ok(ready.filter(|(_, it)| !it.revents().is_empty()).map(|(remote, _)| remote).collect())
     }
 
     /// One round: requests, frames, packets, deadlines. Frames come before packets, because they
     /// are what people wait for.
-    fn turn(&mut self, now: Instant) {
+    fn turn(&mut self, now: Instant, connections: &[SocketAddr]) {
         let Self { shared, socket, buffers, table, dropped } = self;
         shared.clear();
         let was_blocked = socket.is_blocked();
@@ -274,12 +293,17 @@ impl Driver {
                 arrived.push((source, destination, datagram.to_vec()));
             });
             for (source, destination, datagram) in &arrived {
-                table.receive(*source, *destination, datagram, now, socket);
+                let route = Route { protocol: Protocol::Udp, remote: *source, local: *destination };
+                table.receive(route, datagram, now, socket);
             }
             if !any {
                 break;
             }
         }
+        for &remote in connections {
+            table.connection(remote, now, socket);
+        }
+        socket.tcp.expire(now);
         while let Some(&(at, key)) = table.timers.first()
             && at <= now
         {
@@ -346,6 +370,11 @@ impl Table {
                     Err(End::Left)
                 });
             }
+            Command::Adopt { incoming } => {
+                if let Err(error) = socket.tcp.add(incoming, now) {
+                    tracing::debug!(%error, "a TCP connection could not be taken");
+                }
+            }
         }
     }
 
@@ -360,37 +389,47 @@ impl Table {
         self.with(key, now, socket, |_, _, _| Ok(()));
     }
 
+    /// Serves a TCP connection that has something to read or takes more.
+    fn connection(&mut self, remote: SocketAddr, now: Instant, socket: &mut Socket) {
+        socket.tcp.flush(remote);
+        let mut arrived = Vec::new();
+        socket.tcp.receive(remote, |local, frame| arrived.push((local, frame.to_vec())));
+        for (local, frame) in arrived {
+            let route = Route { protocol: Protocol::Tcp, remote, local };
+            self.receive(route, &frame, now, socket);
+        }
+        if let Some(key) = socket.tcp.owner(remote) {
+            self.send_media(key, now, socket);
+        }
+    }
+
     /// Finds whose datagram it is.
-    fn receive(
-        &mut self,
-        source: SocketAddr,
-        destination: SocketAddr,
-        datagram: &[u8],
-        now: Instant,
-        socket: &mut Socket,
-    ) {
-        let known = self.by_address.get(&source).copied();
+    fn receive(&mut self, route: Route, datagram: &[u8], now: Instant, socket: &mut Socket) {
+        let over_tcp = route.protocol == Protocol::Tcp;
+        let known = if over_tcp {
+            socket.tcp.owner(route.remote)
+        } else {
+            self.by_address.get(&route.remote).copied()
+        };
         // A check names its peer, whoever the address belonged to before.
         let named = stun_ufrag(datagram).and_then(|ufrag| self.by_ufrag.get(ufrag).copied());
         let key = match (known, named) {
             (known, Some(named)) if known != Some(named) => {
                 let Some(slot) = self.peers.get_mut(&named) else { return };
-                let local = slot.peer.local_for(destination);
-                let verified = Receive::new(Protocol::Udp, source, local, datagram)
-                    .is_ok_and(|receive| slot.peer.accepts(now, receive));
-                if !verified {
+                if !slot.peer.accepts(now, route, datagram) {
                     return;
                 }
-                self.claim(source, named);
+                if !over_tcp {
+                    self.claim(route.remote, named);
+                } else if !socket.tcp.claim(route.remote, named) {
+                    return;
+                }
                 named
             }
             (Some(known), _) => known,
             _ => return,
         };
-        self.with(key, now, socket, |peer, _, socket| {
-            let destination = peer.local_for(destination);
-            peer.receive(now, source, destination, datagram, socket)
-        });
+        self.with(key, now, socket, |peer, _, socket| peer.receive(now, route, datagram, socket));
     }
 
     /// Lets packets from `address` go to `key` from now on.
@@ -432,6 +471,7 @@ impl Table {
         });
         if let Err(end) = outcome {
             self.remove(key, &end, now);
+            socket.tcp.remove(key);
             return;
         }
         let deadline = slot.peer.deadline();

@@ -1,7 +1,8 @@
 //! A viewer in the test plays from a served endpoint over loopback UDP, with losses of its choice.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use spaceport_types::{Bounds, Codec, Kind, Result, SessionId, Target};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::config::DtlsCert;
 use str0m::media::{Direction, Frequency, KeyframeRequestKind, MediaKind, MediaTime, Mid};
-use str0m::net::{Protocol, Receive};
+use str0m::net::{Protocol, Receive, TcpType};
 use str0m::rtp::{Extension, RtpPacket, Vp8Descriptor};
 use str0m::{Candidate, Event, Input, Output, Rtc};
 use tower::ServiceExt as _;
@@ -23,6 +24,7 @@ use tower::ServiceExt as _;
 use super::driver::now;
 use super::http::{Call, Gate, Grant, State};
 use super::packetize::tests::{depacketize_av1, depacketize_h264, depacketize_vp9};
+use super::tcp::{Deframer, is_framed};
 use super::{Config, Endpoint, bind, http};
 
 /// Longer than any step takes on a busy machine; nothing waits for it to pass.
@@ -65,6 +67,10 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(codecs: &[Codec]) -> Self {
+        Self::with(codecs, Config::default())
+    }
+
+    pub(super) fn with(codecs: &[Codec], config: Config) -> Self {
         let (sender, publishers) = mpsc::sync_channel(4);
         let sessions = Sessions::new(Limits::default(), Arc::new(Launcher(sender)));
         let open = Open {
@@ -78,7 +84,7 @@ impl Server {
             ticket_ttl: None,
         };
         let session = sessions.open(open, now()).unwrap().info.id;
-        let (endpoint, driver) = bind(Config::default()).unwrap();
+        let (endpoint, driver) = bind(config).unwrap();
         let driver = std::thread::spawn(|| driver.run());
         let gate = Doorman { session: session.clone(), codecs: codecs.to_vec() };
         let state = State::new(endpoint.clone(), sessions.clone(), Arc::new(gate));
@@ -167,6 +173,7 @@ struct Client {
     rtc: Rtc,
     socket: UdpSocket,
     local: SocketAddr,
+    tcp: Option<(TcpStream, Deframer)>,
     mid: Mid,
     pending: Option<SdpPendingOffer>,
     offer: String,
@@ -187,9 +194,26 @@ impl Client {
     }
 
     fn with_certificate(codec: Codec, certificate: Option<DtlsCert>) -> Self {
+        Self::with(codec, certificate, None)
+    }
+
+    /// One that has nothing but this connection.
+    fn over_tcp(codec: Codec, stream: TcpStream) -> Self {
+        Self::with(codec, None, Some(stream))
+    }
+
+    fn with(codec: Codec, certificate: Option<DtlsCert>, stream: Option<TcpStream>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
-        let local = socket.local_addr().unwrap();
+        let mut local = socket.local_addr().unwrap();
+        let mut candidate = Candidate::host(local, "udp").unwrap();
+        let tcp = stream.map(|stream| {
+            stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+            local = stream.local_addr().unwrap();
+            let active = Candidate::builder().tcp().host(local).tcptype(TcpType::Active);
+            candidate = active.build().unwrap();
+            (stream, Deframer::default())
+        });
         let crypto = Arc::new(str0m::crypto::from_feature_flags());
         let mut config = Rtc::builder()
             .set_crypto_provider(crypto)
@@ -217,7 +241,7 @@ impl Client {
             ),
         }
         let mut rtc = config.build(now());
-        rtc.add_local_candidate(Candidate::host(local, "udp").unwrap());
+        rtc.add_local_candidate(candidate);
         let mut api = rtc.sdp_api();
         let mid = api.add_media(MediaKind::Video, Direction::RecvOnly, None, None, None);
         let (offer, pending) = api.apply().unwrap();
@@ -225,6 +249,7 @@ impl Client {
             rtc,
             socket,
             local,
+            tcp,
             mid,
             pending: Some(pending),
             offer: offer.to_sdp_string(),
@@ -268,19 +293,9 @@ impl Client {
     }
 
     fn turn(&mut self) {
-        loop {
-            match self.rtc.poll_output().unwrap() {
-                Output::Timeout(_) => break,
-                Output::Transmit(transmit) => {
-                    self.socket.send_to(&transmit.contents, transmit.destination).unwrap();
-                }
-                Output::Event(Event::Connected) => self.connected = true,
-                Output::Event(Event::Closed) => self.closed = true,
-                Output::Event(Event::RtpPacket(packet)) => {
-                    self.packets.insert(*packet.seq_no, packet);
-                }
-                Output::Event(_) => {}
-            }
+        self.drain();
+        if self.tcp.is_some() {
+            return self.read();
         }
         let mut buffer = [0; 2048];
         match self.socket.recv_from(&mut buffer) {
@@ -298,6 +313,45 @@ impl Client {
             }
             Err(_) => self.rtc.handle_input(Input::Timeout(now())).unwrap(),
         }
+    }
+
+    fn drain(&mut self) {
+        loop {
+            match self.rtc.poll_output().unwrap() {
+                Output::Timeout(_) => break,
+                Output::Transmit(transmit) if transmit.proto == Protocol::Tcp => {
+                    let (stream, _) = self.tcp.as_mut().unwrap();
+                    let length = u16::try_from(transmit.contents.len()).unwrap();
+                    let frame = [&length.to_be_bytes()[..], &transmit.contents].concat();
+                    // The other side may have said goodbye.
+                    stream.write_all(&frame).ok();
+                }
+                Output::Transmit(transmit) => {
+                    self.socket.send_to(&transmit.contents, transmit.destination).unwrap();
+                }
+                Output::Event(Event::Connected) => self.connected = true,
+                Output::Event(Event::Closed) => self.closed = true,
+                Output::Event(Event::RtpPacket(packet)) => {
+                    self.packets.insert(*packet.seq_no, packet);
+                }
+                Output::Event(_) => {}
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let (stream, deframer) = self.tcp.as_mut().unwrap();
+        let mut buffer = [0; 16 << 10];
+        let length = stream.read(&mut buffer).unwrap_or(0);
+        let source = stream.peer_addr().unwrap_or(self.local);
+        let mut arrived = Vec::new();
+        assert!(deframer.push(&buffer[..length], |frame| arrived.push(frame.to_vec())));
+        for frame in arrived {
+            let receive = Receive::new(Protocol::Tcp, source, self.local, &frame).unwrap();
+            self.rtc.handle_input(Input::Receive(now(), receive)).unwrap();
+            self.drain();
+        }
+        self.rtc.handle_input(Input::Timeout(now())).unwrap();
     }
 
     /// The whole frames among the packets, oldest first.
@@ -664,4 +718,78 @@ fn ice_can_be_restarted_while_the_picture_goes_on() {
         .body(Body::empty())
         .unwrap();
     assert_eq!(server.send(stale).status(), 412);
+}
+
+/// A server that viewers reach by TCP, and the listener that whoever embeds it would have.
+fn behind_tcp() -> (Server, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { tcp: Some(listener.local_addr().unwrap()), ..Config::default() };
+    (Server::with(&[Codec::H264], config), listener)
+}
+
+#[test]
+fn a_viewer_that_has_nothing_but_tcp_sees_every_frame() {
+    let (server, listener) = behind_tcp();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut client = Client::over_tcp(Codec::H264, stream);
+    client.join(&server);
+    let port = listener.local_addr().unwrap().port();
+    assert!(client.answer.contains(&format!("127.0.0.1 {port} typ host tcptype passive")));
+    let (accepted, _) = listener.accept().unwrap();
+    let (freed, guard) = mpsc::channel::<()>();
+    accepted.set_nonblocking(true).unwrap();
+    let mut first = [0];
+    client.play("a check", |_| accepted.peek(&mut first).is_ok());
+    assert!(is_framed(first[0]), "a check, in a frame");
+    server.endpoint.adopt(accepted, freed).unwrap();
+
+    client.play("the connection", |client| client.connected);
+    let publisher = server.publisher();
+    for index in 0..10 {
+        publish_h264(&publisher, index, index == 0, 30_000);
+        client.play("a frame", |client| client.frames().len() > usize::from(index));
+    }
+    for (index, frame) in client.units().iter().enumerate() {
+        assert_eq!(*frame, access_unit(index as u8, index == 0, 30_000), "frame {index}");
+    }
+    // The connection goes with the viewer.
+    let delete = Request::delete(&client.resource).body(Body::empty()).unwrap();
+    assert_eq!(server.send(delete).status(), 200);
+    client.play("the goodbye", |client| client.closed);
+    assert_eq!(guard.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn a_connection_of_nobody_gets_no_answer_and_what_no_viewer_sends_ends_it() {
+    let (server, listener) = behind_tcp();
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let ufrag = client.answer.lines().find_map(|line| line.strip_prefix("a=ice-ufrag:")).unwrap();
+    // A check that names the viewer, and is not signed by it.
+    let name = format!("{ufrag}:abcd");
+    let mut check = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    check.extend_from_slice(&[7; 12]);
+    check.extend_from_slice(&[0, 6, 0, name.len() as u8]);
+    check.extend_from_slice(name.as_bytes());
+    check.resize(check.len().next_multiple_of(4), 0);
+    check[3] = (check.len() - 20) as u8;
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    server.endpoint.adopt(accepted, ()).unwrap();
+    let frame = [&[0, check.len() as u8][..], &check].concat();
+    for _ in 0..100 {
+        stream.write_all(&frame).unwrap();
+    }
+    let silent = stream.read(&mut [0; 64]).unwrap_err();
+    assert_eq!(silent.kind(), std::io::ErrorKind::WouldBlock);
+    // Longer than any frame of a viewer.
+    stream.write_all(&[0xff; 64]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    match stream.read(&mut [0; 64]) {
+        Ok(0) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        Ok(_) => panic!("it got an answer"),
+    }
+    client.play("the viewer's own connection", |client| client.connected);
 }

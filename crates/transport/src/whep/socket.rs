@@ -1,4 +1,4 @@
-//! The UDP socket all peers share.
+//! The UDP socket all peers share, and the TCP connections of those it does not reach.
 //!
 //! Packets of one peer leave in batches: consecutive datagrams of equal size become one system
 //! call (UDP segmentation offload), which for a video frame is most of them. What the kernel will
@@ -10,6 +10,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use spaceport_types::Result;
+use str0m::net::Protocol;
+
+use super::tcp::Connections;
 
 /// Bytes of socket buffer asked for in each direction: a keyframe to each of a hundred viewers.
 /// The kernel gives what its own limits allow.
@@ -30,6 +33,9 @@ const BATCH_BYTES: usize = 60_000;
 
 /// A bound socket, and what is on its way out.
 pub(super) struct Socket {
+    pub(super) tcp: Connections,
+    /// The TCP connection that was last written to.
+    unflushed: Option<SocketAddr>,
     udp: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
@@ -75,6 +81,8 @@ impl Socket {
             bytes: Vec::with_capacity(BATCH_BYTES),
         };
         Ok(Self {
+            tcp: Connections::default(),
+            unflushed: None,
             udp,
             state,
             local,
@@ -95,6 +103,11 @@ impl Socket {
         &self.udp
     }
 
+    /// Whether `address` is this machine's.
+    pub(super) fn is_here(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.own.contains(&address)
+    }
+
     /// Whether the kernel has enough for now.
     pub(super) fn is_blocked(&self) -> bool {
         !self.backlog.is_empty()
@@ -105,12 +118,29 @@ impl Socket {
         self.dropped
     }
 
+    /// Sends a datagram by whatever it is meant to go by, now or with the next [`Socket::flush`].
+    pub(super) fn send_by(
+        &mut self,
+        protocol: Protocol,
+        source: IpAddr,
+        destination: SocketAddr,
+        datagram: &[u8],
+    ) {
+        if protocol == Protocol::Udp {
+            return self.push(source, destination, datagram);
+        }
+        if self.unflushed != Some(destination) {
+            self.flush();
+            self.unflushed = Some(destination);
+        }
+        self.tcp.push(destination, datagram);
+    }
+
     /// Adds a datagram to the batch, after sending the batch if it does not belong there.
     pub(super) fn push(&mut self, source: IpAddr, destination: SocketAddr, datagram: &[u8]) {
         // From a loopback address to another machine the kernel answers EINVAL, which would be
         // taken for a lack of offload. A browser here may well use another address of its own.
-        let here = destination.ip().is_loopback() || self.own.contains(&destination.ip());
-        if source.is_loopback() && !here {
+        if source.is_loopback() && !self.is_here(destination.ip()) {
             return;
         }
         // A socket bound to one address has no other to send from.
@@ -137,6 +167,9 @@ impl Socket {
 
     /// Sends the batch, or queues it behind what already waits.
     pub(super) fn flush(&mut self) {
+        if let Some(remote) = self.unflushed.take() {
+            self.tcp.flush(remote);
+        }
         if self.batch.bytes.is_empty() {
             return;
         }
@@ -256,7 +289,7 @@ impl Buffers {
 }
 
 /// An IPv4 address as such, where a dual-stack socket shows it as an IPv6 one.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
