@@ -8,6 +8,7 @@ mod screen;
 mod script;
 mod server;
 mod socket;
+mod throttle;
 mod window;
 
 pub use cpu::Cpu;
@@ -20,6 +21,7 @@ pub use screen::Screen;
 pub use script::{Browser, Script};
 pub use server::Server;
 pub use socket::{Event, Refusal, Socket, Via};
+pub use throttle::Throttle;
 pub use window::Window;
 
 use std::time::Duration;

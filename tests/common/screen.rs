@@ -65,6 +65,31 @@ impl Screen {
         self.connection.sync().unwrap();
     }
 
+    /// Fills a square of 240 pixels with coarse noise, another one for every `seed`: much to encode, at any
+    /// quality.
+    pub fn noise(&self, x: i16, y: i16, seed: u32) {
+        const SIDE: u16 = 240;
+        const GRAIN: usize = 6;
+        let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+        let mut row = || -> Vec<u8> {
+            let grains = (0..usize::from(SIDE) / GRAIN).flat_map(|_| {
+                // xorshift
+                state ^= state << 13;
+                state ^= state >> 17;
+                state ^= state << 5;
+                std::iter::repeat_n(state.to_ne_bytes(), GRAIN)
+            });
+            grains.flatten().collect()
+        };
+        let rows = usize::from(SIDE) / GRAIN;
+        let pixels: Vec<u8> = (0..rows).flat_map(|_| row().repeat(GRAIN)).collect();
+        let (depth, format) = (self.root.root_depth, ImageFormat::Z_PIXMAP);
+        self.connection
+            .put_image(format, self.root.root, self.gc, SIDE, SIDE, x, y, 0, depth, &pixels)
+            .unwrap();
+        self.connection.sync().unwrap();
+    }
+
     /// Puts the pointer somewhere.
     pub fn point(&self, x: i16, y: i16) {
         self.connection.warp_pointer(x11rb::NONE, self.root.root, 0, 0, 0, 0, x, y).unwrap();

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{
-    AtomEnum, ChangeGCAux, ConnectionExt as _, CreateGCAux, CreateWindowAux, PropMode, Rectangle,
-    WindowClass,
+    AtomEnum, ChangeGCAux, ConfigureWindowAux, ConnectionExt as _, CreateGCAux, CreateWindowAux,
+    PropMode, Rectangle, WindowClass,
 };
+use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
 
 /// An app with one window that is never still. Dropping it closes the window.
 #[derive(Debug)]
 pub struct Window {
-    display: String,
+    /// A connection of this side; the painter has one of its own.
+    control: RustConnection,
     id: u32,
     stop: Arc<AtomicBool>,
     painter: Option<JoinHandle<()>>,
@@ -64,16 +66,23 @@ impl Window {
             connection.destroy_window(window).unwrap();
             connection.sync().unwrap();
         });
-        Self { display: display.to_owned(), id: window, stop, painter: Some(painter) }
+        let (control, _) = x11rb::connect(Some(display)).unwrap();
+        Self { control, id: window, stop, painter: Some(painter) }
+    }
+
+    /// Gives it another size.
+    pub fn resize(&self, width: u16, height: u16) {
+        let size = ConfigureWindowAux::new().width(u32::from(width)).height(u32::from(height));
+        self.control.configure_window(self.id, &size).unwrap();
+        self.control.sync().unwrap();
     }
 
     /// Gives it another title.
     pub fn retitle(&self, title: &str) {
-        let (connection, _) = x11rb::connect(Some(&self.display)).unwrap();
         let (property, kind) = (AtomEnum::WM_NAME, AtomEnum::STRING);
         let set = PropMode::REPLACE;
-        connection.change_property8(set, self.id, property, kind, title.as_bytes()).unwrap();
-        connection.sync().unwrap();
+        self.control.change_property8(set, self.id, property, kind, title.as_bytes()).unwrap();
+        self.control.sync().unwrap();
     }
 }
 

@@ -20,8 +20,9 @@ const VIEWER_PACKETS: usize = 64;
 /// an empty queue takes one packet whatever its size.
 const VIEWER_BYTES: usize = 4 << 20;
 
-/// How old what waits for a viewer may become. What it shows after a stall is then not long ago.
-const VIEWER_AGE: Duration = Duration::from_secs(1);
+/// How old what waits for a viewer may become. What it shows after a stall is then not long ago. By then
+/// a viewer that reads, only slowly, has been moved to a lower rung.
+const VIEWER_AGE: Duration = Duration::from_millis(1_500);
 
 /// A viewer with fewer packets waiting than this can take another one.
 ///
@@ -505,6 +506,50 @@ mod tests {
         assert_eq!(drain(&mut fanout, B), []);
         fanout.publish(&packet(201, true, 1), now);
         assert_eq!(drain(&mut fanout, B), [201]);
+    }
+
+    #[test]
+    fn what_a_viewer_shows_after_a_stall_is_not_long_ago() {
+        let (mut fanout, start) = (Fanout::default(), origin());
+        fanout.attach(A, Join::New);
+        let frame = Duration::from_millis(100);
+        for sequence in 0..16 {
+            let now = start + frame * sequence;
+            fanout.publish(&packet(sequence.into(), sequence == 0, 1), now);
+        }
+        assert_eq!(fanout.backlog(A), 16);
+        fanout.publish(&packet(16, false, 1), start + frame * 16);
+        assert_eq!((fanout.backlog(A), fanout.stats(A).lost), (0, 17));
+        assert!(fanout.next(A).demand_changed, "it reads again, and wants a keyframe");
+    }
+
+    #[test]
+    fn one_who_comes_from_another_stream_is_shown_nothing_older_than_it_has_seen() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A, Join::New);
+        fanout.publish(&packet(5, true, 1), now);
+        fanout.publish(&packet(9, false, 1), now);
+        fanout.attach(B, Join::Moved { after: 4 });
+        assert_eq!(drain(&mut fanout, B), [5, 9]);
+        assert_eq!(fanout.keyframe_due(now), None);
+        fanout.detach(B);
+        fanout.attach(B, Join::Moved { after: 5 });
+        assert_eq!(drain(&mut fanout, B), []);
+        assert!(fanout.keyframe_due(now).is_some());
+    }
+
+    #[test]
+    fn a_keyframe_is_made_for_the_first_reason() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        let reason = |fanout: &mut Fanout| fanout.publish(&packet(1, true, 1), now).keyframe;
+        assert_eq!(reason(&mut fanout), Some(Reason::Encoder));
+        fanout.forget();
+        fanout.attach(A, Join::New);
+        fanout.want_keyframe(Reason::Request);
+        assert_eq!(reason(&mut fanout), Some(Reason::Join));
+        fanout.want_keyframe(Reason::Request);
+        assert_eq!(reason(&mut fanout), Some(Reason::Request));
+        assert_eq!(fanout.publish(&packet(2, false, 1), now).keyframe, None);
     }
 
     #[test]

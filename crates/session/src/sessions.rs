@@ -647,7 +647,7 @@ mod tests {
     use spaceport_types::{CursorImage, CursorPosition, Size};
 
     use super::*;
-    use crate::{Event, Published};
+    use crate::{Event, Path, Published};
 
     /// Keeps publishers where a test can reach them.
     #[derive(Default)]
@@ -1042,6 +1042,139 @@ mod tests {
         assert!(launched.take().len() <= 4, "in two seconds");
         let report = refused.unwrap().report();
         assert!(report.retryable && report.retry_after_ms.unwrap() <= 500);
+    }
+
+    /// Says for long enough that what is sent waits, over a path that carries `kbps`.
+    fn congest(viewer: &Subscriber, kbps: u32, now: Instant) -> Instant {
+        let capacity = Some(Bitrate::from_kbps(kbps));
+        let path = Path { capacity, queued: Duration::from_millis(300) };
+        for step in [0, 150, 300] {
+            viewer.path(path, now + Duration::from_millis(step));
+        }
+        now + Duration::from_millis(300)
+    }
+
+    fn recover(viewer: &Subscriber, now: Instant) -> Instant {
+        let path = Path { capacity: Some(Bitrate::from_kbps(50_000)), queued: Duration::ZERO };
+        let later = now + Duration::from_secs(3);
+        viewer.path(path, later);
+        later
+    }
+
+    #[test]
+    fn a_viewer_whose_path_carries_less_gets_a_rung_while_it_does_and_the_other_keeps_its_stream() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let [mut fast, mut slow] = [(); 2].map(|()| sessions.attach(&id, SOCKET).unwrap());
+        let full = launched.take().remove(0);
+        publish(&full, true, 1, now);
+        assert_eq!(
+            (packets(&mut fast), packets(&mut slow)),
+            (vec![(1, true, 1)], vec![(1, true, 1)])
+        );
+
+        let now = congest(&slow, 3_000, now);
+        let rung = launched.take().remove(0);
+        assert_eq!((full.demand(now).viewers, rung.demand(now).viewers), (1, 1));
+        assert_eq!(full.demand(now).settings.bitrate, Bitrate::from_kbps(8_000));
+        assert_eq!(rung.demand(now).settings.bitrate, Bitrate::from_kbps(2_700));
+        assert!(full.demand(now).keyframe.is_none() && rung.demand(now).keyframe.is_some());
+        assert_eq!(sessions.counters().rungs.get(), 1);
+        publish(&full, false, 1, now);
+        publish(&rung, true, 1, now);
+        assert_eq!(packets(&mut fast), [(2, false, 1)]);
+        assert_eq!(packets(&mut slow), [(3, true, 2)]);
+
+        // What the full picture has in its cache is older than what the viewer has seen.
+        let now = recover(&slow, now);
+        assert!(rung.demand(now).closed, "nobody needs it");
+        assert_eq!(full.demand(now).viewers, 2);
+        assert!(full.demand(now).keyframe.is_some());
+        assert_eq!(packets(&mut slow), []);
+        publish(&full, true, 1, now);
+        assert_eq!(packets(&mut slow), [(4, true, 3)]);
+        let counters = sessions.counters();
+        let moves = (counters.moves_down.get(), counters.moves_up.get(), counters.rungs.get());
+        assert_eq!(moves, (1, 1, 0));
+        assert_eq!(counters.viewers.get(), 2);
+    }
+
+    #[test]
+    fn a_rung_ends_with_its_last_viewer_and_with_its_session() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let _fast = sessions.attach(&id, SOCKET).unwrap();
+        let slow = sessions.attach(&id, SOCKET).unwrap();
+        let _full = launched.take();
+        congest(&slow, 3_000, now);
+        let rung = launched.take().remove(0);
+        drop(slow);
+        assert!(rung.demand(now).closed);
+        assert_eq!(sessions.counters().rungs.get(), 0);
+
+        let slow = sessions.attach(&id, SOCKET).unwrap();
+        congest(&slow, 3_000, now);
+        let rung = launched.take().remove(0);
+        sessions.close(&id).unwrap();
+        assert!(rung.demand(now).closed);
+        drop(slow);
+        let counters = sessions.counters();
+        assert_eq!((counters.rungs.get(), counters.viewers.get()), (0, 0));
+    }
+
+    #[test]
+    fn a_path_without_room_for_a_picture_gets_half_of_it() {
+        let (sessions, launched, now) = setup();
+        let big = Open { bounds: Bounds::new(0, 0, 1920, 1080), ..open() };
+        let id = sessions.open(big, now).unwrap().info.id;
+        let viewer = sessions.attach(&id, SOCKET).unwrap();
+        let full = launched.take().remove(0);
+        congest(&viewer, 150, now);
+        let rung = launched.take().remove(0);
+        let bounds = Bounds::new(0, 0, 1920, 1080);
+        assert_eq!(rung.geometry(bounds, 0).frame_size, Size::new(960, 540));
+        assert_eq!(full.geometry(bounds, 0).frame_size, Size::new(1920, 1080));
+        assert_eq!(rung.demand(now).settings.max_fps, 15);
+        assert_eq!(full.demand(now).viewers, 0, "nothing is encoded twice");
+    }
+
+    #[test]
+    fn limits_change_on_every_rung() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let _fast = sessions.attach(&id, SOCKET).unwrap();
+        let slow = sessions.attach(&id, SOCKET).unwrap();
+        let full = launched.take().remove(0);
+        let now = congest(&slow, 3_000, now);
+        let rung = launched.take().remove(0);
+        let bitrate = Some(Bitrate::from_kbps(4_000));
+        let wanted = Preferences { max_fps: Some(5), bitrate, ..Preferences::default() };
+        sessions.set_preferences(&id, wanted, now).unwrap();
+        let settings = [&full, &rung].map(|publisher| publisher.demand(now).settings);
+        assert_eq!(settings.map(|settings| settings.max_fps), [5, 5]);
+        assert_eq!(settings.map(|settings| settings.bitrate.kbps()), [4_000, 2_700]);
+    }
+
+    #[test]
+    fn a_viewer_on_a_rung_whose_session_leaves_its_stream_takes_its_path_along() {
+        let (sessions, launched, now) = setup();
+        let stays = sessions.open(open(), now).unwrap().info.id;
+        let moves = sessions.open(open(), now).unwrap().info.id;
+        let _staying = sessions.attach(&stays, SOCKET).unwrap();
+        let moving = sessions.attach(&moves, SOCKET).unwrap();
+        let _full = launched.take();
+        let now = congest(&moving, 3_000, now);
+        let rung = launched.take().remove(0);
+        let wanted = Preferences { max_fps: Some(5), ..Preferences::default() };
+        sessions.set_preferences(&moves, wanted, now).unwrap();
+        assert!(rung.demand(now).closed);
+        let other = launched.take().remove(0);
+        assert_eq!(other.demand(now).viewers, 1);
+        moving.path(Path { capacity: Some(Bitrate::from_kbps(3_000)), ..Path::default() }, now);
+        assert_eq!(other.demand(now).settings.bitrate.kbps(), 2_700);
+        drop(moving);
+        assert_eq!(other.demand(now).viewers, 0);
+        assert_eq!(sessions.counters().rungs.get(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod body;
+mod echo;
 mod pointer;
 pub mod problem;
 pub mod websocket;

@@ -20,7 +20,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper_util::rt::TokioIo;
 use spaceport_session::{
-    Attach, Carrier, Cursor, Event, Policy, Preferences, Sessions, Subscriber,
+    Attach, Carrier, Cursor, Event, Path, Policy, Preferences, Sessions, Subscriber,
 };
 use spaceport_types::{Bitrate, Error, Geometry, Kind, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;
@@ -38,6 +38,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode as Code,
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
+use crate::echo::Echo;
 use crate::pointer::Pointer;
 use crate::problem::problem;
 
@@ -172,6 +173,7 @@ async fn serve(mut socket: Socket, media: Media, session: SessionId) {
         geometry: info.geometry,
         pointer: Pointer::default(),
         sent: Sent::default(),
+        echo: Echo::default(),
         heard_at: Instant::now(),
     };
     tracing::info!(id = %viewer.subscriber.id(), "viewer attached");
@@ -243,6 +245,7 @@ struct Viewer {
     geometry: Geometry,
     pointer: Pointer,
     sent: Sent,
+    echo: Echo,
     heard_at: Instant,
 }
 
@@ -340,7 +343,12 @@ impl Viewer {
             }
         };
         let bytes = encoded.payload.len() as u64;
+        if let Some(ping) = self.echo.ping(Instant::now().into_std()) {
+            self.push(socket, Message::Ping(ping)).await?;
+        }
+        let began = Instant::now();
         self.write(socket, encoded.into_message()).await?;
+        self.echo.deaf(began.elapsed());
         self.subscriber.sent(Instant::now().into_std());
         self.sent.frames += 1;
         self.sent.bytes += bytes;
@@ -377,7 +385,14 @@ impl Viewer {
             // No audio track is ever granted here, and no other binary message exists.
             Message::Binary(_) => Err(End::Close(CloseCode::Malformed)),
             Message::Close(_) => Err(End::Gone),
-            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
+            Message::Pong(payload) => {
+                let now = Instant::now().into_std();
+                if let Some(queued) = self.echo.pong(&payload, now) {
+                    self.subscriber.path(Path { capacity: None, queued }, now);
+                }
+                Ok(())
+            }
+            Message::Ping(_) | Message::Frame(_) => Ok(()),
         }
     }
 

@@ -322,8 +322,10 @@ impl Path {
     }
 
     fn spend(&mut self, bits: f64) {
-        // A debt of more than one burst would punish frames long after it was paid off.
-        self.saved = (self.saved - bits).max(-self.burst);
+        // What was sent is on the way for as long as the path needs. Only what nobody would wait for,
+        // since another picture is worth more, is forgiven.
+        const LONGEST_DEBT: f64 = 1.0;
+        self.saved = (self.saved - bits).max(-self.bits_per_second * LONGEST_DEBT);
     }
 }
 

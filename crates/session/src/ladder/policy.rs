@@ -164,6 +164,10 @@ impl Policy {
         let (ceiling, current) = (self.ceiling, self.cap(rung));
         let Some(member) = self.members.get_mut(&viewer) else { return Vec::new() };
         let full = lesson(&mut member.track, ceiling, current);
+        if full {
+            let limit = member.track.capacity().map(tracing::field::display);
+            tracing::debug!(id = %viewer, rung = rung.index(), limit, "path is full");
+        }
         if !full && self.looked_at.is_some_and(|at| now < at + LOOK) {
             return Vec::new();
         }
