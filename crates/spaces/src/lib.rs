@@ -10,8 +10,10 @@ mod address;
 mod client;
 mod info;
 mod registry;
+pub mod verbs;
 
 pub use address::{Address, Route};
 pub use client::Client;
 pub use info::SpaceInfo;
 pub use registry::{Entry, Registry};
+pub use verbs::Spaces;
