@@ -34,6 +34,11 @@ pub enum DecodeError {
         /// The longest allowed.
         limit: u64,
     },
+    /// The bytes are no such thing at all.
+    Malformed {
+        /// What they should have been.
+        what: &'static str,
+    },
     /// The text is not the JSON that it should be.
     Json {
         /// What was being read.
@@ -61,6 +66,7 @@ impl fmt::Display for DecodeError {
             Self::TooLong { what, length, limit } => {
                 write!(f, "the {what} is too long: {length}, at most {limit}")
             }
+            Self::Malformed { what } => write!(f, "what came is no {what}"),
             Self::Json { what, position: (0, _) } => write!(f, "the {what} is not as it should be"),
             Self::Json { what, position: (line, column) } => {
                 write!(f, "the {what} is not as it should be at line {line} column {column}")

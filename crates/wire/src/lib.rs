@@ -6,12 +6,16 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod attach;
 pub mod close;
 pub mod control;
+pub mod datagram;
 mod error;
+pub mod order;
 pub mod packet;
 pub mod pb;
 pub mod status;
+pub mod stream;
 pub mod ticket;
 
 pub use error::DecodeError;
