@@ -9,5 +9,9 @@ pub mod body;
 mod echo;
 mod pointer;
 pub mod problem;
+pub mod quic;
+mod viewer;
 pub mod websocket;
 pub mod whep;
+
+pub use viewer::Media;

@@ -36,6 +36,11 @@ impl Reader {
         Self::new(control::MAX_TEXT)
     }
 
+    /// Goes on with messages of another length.
+    pub fn of_length(self, longest: usize) -> Self {
+        Self { longest, ..self }
+    }
+
     /// Adds what came next. To be called when [`Reader::message`] has no more.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);

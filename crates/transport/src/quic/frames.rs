@@ -1,0 +1,183 @@
+//! Frames on their way to one viewer.
+//!
+//! On streams: each frame has one, and a frame counts as on its way until the client has acknowledged all of
+//! it. The oldest tells how far the path is behind: while that is more than one and a half frames, the viewer
+//! takes no further one. What cannot be sent in time so stays in the subscriber's queue, where a newer frame
+//! replaces it, and not in here, where it would only delay what is newer.
+
+use std::collections::BTreeMap;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, poll};
+use spaceport_wire::attach::Video;
+use spaceport_wire::close::CloseCode;
+use spaceport_wire::datagram::{Header, pieces};
+use tokio::time::Instant;
+use web_transport_quinn::{SendStream, Session};
+
+use crate::viewer::{End, Frame};
+
+/// What a client may take to acknowledge what it has, by RFC 9000 §18.2 (`max_ack_delay`).
+const ACK_DELAY: Duration = Duration::from_millis(25);
+
+/// Frames on their way at one time, however fast they come.
+const MAX_BEGUN: usize = 64;
+
+/// The code that the stream of a frame is reset with when a newer keyframe has made it worthless.
+pub(super) const SUPERSEDED: u32 = 1;
+
+/// The priority of the control stream: before any frame.
+pub(super) const CONTROL_PRIORITY: i32 = i32::MAX;
+
+/// Frames after a keyframe that have a priority each.
+const GROUP: i32 = 1 << 12;
+
+/// Keyframes in a row that have priorities in the order they came in; then it starts again.
+const GROUPS: i32 = 1 << 18;
+
+pub(super) struct Frames {
+    session: Session,
+    video: Video,
+    next_id: u64,
+    /// The keyframe since the start, and the frame since that.
+    place: (i32, i32),
+    begun: BTreeMap<u64, Instant>,
+    sending: FuturesUnordered<BoxFuture<'static, Sent>>,
+}
+
+/// What became of a frame.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// It has arrived; on datagrams, it has been sent.
+    Whole(u64),
+    /// It has not and will not, because the client did not want it or the path lets none so long through.
+    Lost(u64),
+}
+
+impl Frames {
+    pub(super) fn new(session: Session, video: Video) -> Self {
+        let (begun, sending) = (BTreeMap::new(), FuturesUnordered::new());
+        Self { session, video, next_id: 0, place: (0, 0), begun, sending }
+    }
+
+    /// Starts to send a frame. [`Frames::sent`] goes on with it.
+    pub(super) async fn send(&mut self, frame: Frame) -> Result<(), End> {
+        if frame.supersedes {
+            // Dropped, their streams are reset.
+            self.sending = FuturesUnordered::new();
+            self.begun.clear();
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let session = self.session.clone();
+        let mut sending: BoxFuture<'static, Sent> = match self.video {
+            Video::Streams => {
+                let priority = self.priority(frame.keyframe);
+                let header = Header::whole(id, frame.keyframe, &frame.packet)
+                    .map_err(|_| End::Close(CloseCode::Internal))?;
+                Box::pin(async move {
+                    match on_stream(&session, header, priority, frame).await {
+                        Some(()) => Sent::Whole(id),
+                        None => Sent::Lost(id),
+                    }
+                })
+            }
+            Video::Datagrams => Box::pin(async move {
+                match in_datagrams(&session, id, frame).await {
+                    Some(()) => Sent::Whole(id),
+                    None => Sent::Lost(id),
+                }
+            }),
+        };
+        // A path with room takes a frame at once.
+        if let Poll::Ready(sent) = poll!(&mut sending) {
+            return match sent {
+                Sent::Whole(_) => Ok(()),
+                Sent::Lost(_) => {
+                    self.sending.push(Box::pin(async move { sent }));
+                    Ok(())
+                }
+            };
+        }
+        self.begun.insert(id, Instant::now());
+        self.sending.push(sending);
+        Ok(())
+    }
+
+    /// The newest picture that can be shown goes first: what follows a keyframe in the order of time, and
+    /// all of it before what came earlier.
+    fn priority(&mut self, keyframe: bool) -> i32 {
+        let (group, index) = self.place;
+        self.place = if keyframe { ((group + 1) % GROUPS, 0) } else { (group, index + 1) };
+        let (group, index) = self.place;
+        group * GROUP + (GROUP - 1 - index.min(GROUP - 1))
+    }
+
+    /// Whether the path takes another frame now, when one comes every `interval`.
+    pub(super) fn ready(&self, interval: Duration) -> bool {
+        let Some((_, oldest)) = self.begun.first_key_value() else { return true };
+        match self.video {
+            Video::Streams => {
+                let due = self.session.rtt() + ACK_DELAY + interval * 3 / 2;
+                self.begun.len() < MAX_BEGUN && oldest.elapsed() < due
+            }
+            // Nobody acknowledges datagrams: this one still waits for room.
+            Video::Datagrams => false,
+        }
+    }
+
+    /// Waits for what becomes of one of them. Never returns when there is none.
+    pub(super) async fn sent(&mut self) -> Sent {
+        let Some(sent) = self.sending.next().await else { return std::future::pending().await };
+        let (Sent::Whole(id) | Sent::Lost(id)) = sent;
+        self.begun.remove(&id);
+        sent
+    }
+}
+
+async fn on_stream(session: &Session, header: Header, priority: i32, frame: Frame) -> Option<()> {
+    let mut stream = Stream(Some(session.open_uni().await.ok()?));
+    let writing = stream.0.as_mut()?;
+    writing.set_priority(priority).ok()?;
+    writing.write_all(&header.to_bytes()).await.ok()?;
+    let mut chunks = [frame.packet.header, frame.packet.payload];
+    writing.write_all_chunks(&mut chunks).await.ok()?;
+    writing.finish().ok()?;
+    let stopped = writing.stopped().await.ok()?;
+    stream.0 = None;
+    stopped.is_none().then_some(())
+}
+
+/// A stream that ends as it should, or is reset: one that is only dropped looks whole to its reader.
+struct Stream(Option<SendStream>);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            // Fails when it is over anyhow.
+            let _ = stream.reset(SUPERSEDED);
+        }
+    }
+}
+
+async fn in_datagrams(session: &Session, id: u64, frame: Frame) -> Option<()> {
+    let longest = session.max_datagram_size();
+    for piece in pieces(id, frame.keyframe, &frame.packet, longest).ok()? {
+        session.send_datagram_wait(piece).await.ok()?;
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_fit_and_never_reach_that_of_the_control_stream() {
+        let highest = i64::from(GROUPS - 1) * i64::from(GROUP) + i64::from(GROUP - 1);
+        assert!(highest < i64::from(CONTROL_PRIORITY));
+    }
+}

@@ -1,0 +1,113 @@
+//! How QUIC is spoken here: congestion control, windows, time-outs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::congestion::BbrConfig;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::server::ResolvesServerCert;
+use spaceport_types::{Error, Kind, Result};
+
+/// How long a peer may be silent before it counts as gone. A train's tunnel is shorter, and a viewer that
+/// is away for longer wants a fresh start.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// How often a still connection shows that it lives. Three may be lost; and no NAT forgets sooner.
+const KEEP_ALIVE: Duration = Duration::from_secs(6);
+
+/// Bytes sent and not acknowledged, of one viewer. A gigabit over 60 ms, and what a stalled viewer costs.
+const SEND_WINDOW: u64 = 8 << 20;
+
+/// Bytes that a client may send on one stream, and on all, before anyone has read them. Control messages
+/// have 64 KiB at most.
+const CLIENT_STREAM: u32 = 128 << 10;
+const CLIENT_ALL: u32 = 256 << 10;
+
+/// Streams that a client may have open. HTTP/3 takes three or four of one direction, and the request and
+/// the control stream are two of both.
+const CLIENT_UNI: u32 = 8;
+const CLIENT_BIDI: u32 = 4;
+
+/// Bytes of datagrams that wait to be sent. More would be older than the picture after it: at 4 Mbit/s
+/// these are an eighth of a second.
+const DATAGRAMS_OUT: usize = 64 << 10;
+
+/// Bytes of datagrams from a server that wait to be read: a large keyframe, which comes all at once.
+const DATAGRAMS_IN: usize = 4 << 20;
+
+/// Bytes that a server may send before they are read: on one stream the largest packet has to fit the
+/// window only piece by piece, so this is a matter of a fast link and not of size.
+const SERVER_STREAM: u32 = 4 << 20;
+const SERVER_ALL: u32 = 16 << 20;
+
+/// Frames that may be on their way at one time.
+const SERVER_UNI: u32 = 256;
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn transport() -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config
+        .congestion_controller_factory(Arc::new(BbrConfig::default()))
+        .max_idle_timeout(IdleTimeout::try_from(IDLE).ok())
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .send_window(SEND_WINDOW);
+    config
+}
+
+/// A server of native viewers and of browsers.
+pub(super) fn server(identity: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig> {
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(unusable)?
+        .with_no_client_auth()
+        .with_cert_resolver(identity);
+    tls.alpn_protocols = vec![web_transport_quinn::ALPN.into(), super::ALPN.into()];
+    // A viewer comes once, with a ticket that is of no use to it a minute later.
+    tls.send_tls13_tickets = 0;
+    let tls = QuicServerConfig::try_from(tls)
+        .map_err(|error| Error::new(Kind::Internal, "TLS is not fit for QUIC").source(error))?;
+    let mut transport = transport();
+    transport
+        .stream_receive_window(CLIENT_STREAM.into())
+        .receive_window(CLIENT_ALL.into())
+        .max_concurrent_uni_streams(CLIENT_UNI.into())
+        .max_concurrent_bidi_streams(CLIENT_BIDI.into())
+        .datagram_receive_buffer_size(Some(CLIENT_STREAM as usize))
+        .datagram_send_buffer_size(DATAGRAMS_OUT);
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+/// A client of native viewers.
+pub(super) fn client(verifier: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig> {
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![super::ALPN.into()];
+    let tls = QuicClientConfig::try_from(tls)
+        .map_err(|error| Error::new(Kind::Internal, "TLS is not fit for QUIC").source(error))?;
+    let mut transport = transport();
+    transport
+        .stream_receive_window(SERVER_STREAM.into())
+        .receive_window(SERVER_ALL.into())
+        .max_concurrent_uni_streams(SERVER_UNI.into())
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(Some(DATAGRAMS_IN));
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+fn unusable(error: rustls::Error) -> Error {
+    Error::new(Kind::Internal, "TLS cannot be set up").source(error)
+}
