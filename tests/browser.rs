@@ -41,6 +41,16 @@ fn chromium_shows_the_pattern_over_websocket() {
 }
 
 #[test]
+fn chromium_shows_the_pattern_over_webtransport() {
+    pattern(Browser::Chromium, "webtransport", "h264");
+}
+
+#[test]
+fn firefox_shows_the_pattern_over_webtransport() {
+    pattern(Browser::Firefox, "webtransport", "h264");
+}
+
+#[test]
 fn chromium_shows_the_pattern_over_webrtc() {
     pattern(Browser::Chromium, "whep", "h264");
 }
@@ -78,7 +88,7 @@ fn pattern(browser: Browser, transport: &str, codec: &str) {
     assert!(pictures.len() as u64 > due / 2, "not smooth: {} of {due} pictures", pictures.len());
     // What was on screen a moment ago is not older than half a second, and not from the future.
     assert!((last..last + FPS).contains(&now), "shown {last}, the server is at {now}");
-    if transport == "ws" {
+    if transport != "whep" {
         for picture in pictures {
             let captured_at = picture["capturedAt"].as_u64().unwrap();
             let due = u128::from(captured_at) * u128::from(FPS) / 1_000_000;
@@ -109,6 +119,16 @@ fn server_counter(gateway: &Gateway) -> u64 {
 #[test]
 fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_websocket_in_chromium() {
     late(Browser::Chromium, "ws", Size::new(1280, 720));
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_webtransport_in_chromium() {
+    late(Browser::Chromium, "webtransport", Size::new(1280, 720));
+}
+
+#[test]
+fn a_late_viewer_of_a_still_desktop_sees_it_at_once_over_webtransport_in_firefox() {
+    late(Browser::Firefox, "webtransport", Size::new(1280, 720));
 }
 
 #[test]
@@ -222,6 +242,11 @@ fn a_closed_session_is_explained_and_opened_again_over_websocket() {
 }
 
 #[test]
+fn a_closed_session_is_explained_and_opened_again_over_webtransport() {
+    closed("webtransport");
+}
+
+#[test]
 fn a_closed_session_is_explained_and_opened_again_over_webrtc() {
     closed("whep");
 }
@@ -242,9 +267,9 @@ fn closed(transport: &str) {
 }
 
 #[test]
-fn the_page_takes_the_socket_and_the_menu_changes_that() {
+fn the_page_takes_webtransport_and_the_menu_changes_that() {
     let ways = ways("menu").hear();
-    assert_eq!(ways["taken"], json!(["ws", "whep", "ws", "ws"]));
+    assert_eq!(ways["taken"], json!(["webtransport", "whep", "ws", "webtransport"]));
     assert_eq!(ways["complaints"], json!([]));
 }
 
@@ -252,6 +277,21 @@ fn the_page_takes_the_socket_and_the_menu_changes_that() {
 fn without_webcodecs_the_page_takes_webrtc() {
     let ways = ways("undecoded").hear();
     assert_eq!(ways["transport"], "whep");
+    assert_eq!(ways["complaints"], json!([]));
+}
+
+#[test]
+fn where_udp_is_blocked_the_page_takes_the_socket() {
+    let ways = ways("blocked").hear();
+    assert_eq!(ways["transport"], "ws");
+    assert_eq!(ways["complaints"], json!([]));
+}
+
+#[test]
+fn a_line_that_goes_silent_gives_way_to_another_by_itself() {
+    let ways = ways("silent").hear();
+    assert_eq!(ways["transport"], "ws");
+    measured(format_args!("noticed {} ms after the last byte", ways["noticed"]));
     assert_eq!(ways["complaints"], json!([]));
 }
 
@@ -270,7 +310,7 @@ fn a_hidden_page_leaves_and_comes_back() {
     wait_until("the hidden page still watches", Duration::from_secs(3), nobody);
     ways.script.go_on();
     let back = ways.hear();
-    assert_eq!(back["transport"], "ws");
+    assert_eq!(back["transport"], "webtransport");
     assert_eq!(back["complaints"], json!([]));
 }
 

@@ -132,7 +132,17 @@ async fn an_x_server_that_dies_and_comes_back_is_shown_again() {
 fn beyond_loopback_a_token_is_demanded() {
     let folder = Folder::new("beyond");
     let output = Command::new(binary())
-        .args(["serve", "--listen", "0.0.0.0:0", "--webrtc-port", "0", "--test-pattern", "--json"])
+        .args([
+            "serve",
+            "--listen",
+            "0.0.0.0:0",
+            "--quic-port",
+            "0",
+            "--webrtc-port",
+            "0",
+            "--test-pattern",
+            "--json",
+        ])
         .arg("--state-dir")
         .arg(folder.path())
         .env_remove("SPACEPORT_TOKEN")
@@ -151,7 +161,16 @@ fn two_gateways_do_not_share_a_port() {
     let first = Gateway::with_test_pattern();
     let folder = Folder::new("second");
     let output = Command::new(binary())
-        .args(["serve", "--webrtc-port", "0", "--test-pattern", "--json", "--listen"])
+        .args([
+            "serve",
+            "--quic-port",
+            "0",
+            "--webrtc-port",
+            "0",
+            "--test-pattern",
+            "--json",
+            "--listen",
+        ])
         .arg(first.http().to_string())
         .arg("--state-dir")
         .arg(folder.path())

@@ -1,15 +1,17 @@
 // @ts-check
 // The viewer page: one screen, watched in the best way that works.
 //
-// `Viewer.run` is the whole policy, one loop: open a media session with the ticket in the address, try one
-// transport after the other until a picture comes, watch until it ends, and say what happened. Transports
-// know nothing of each other or of the page.
+// `Viewer.run` is the whole policy, one loop: open a media session with the ticket in the address, race the
+// transports until a picture comes, watch until it ends, and say what happened. Transports know nothing of
+// each other or of the page.
 
 import { Failure } from "./failure.js";
 import { Menu } from "./menu.js";
+import { Pointer } from "./pointer.js";
 import { Stage } from "./present.js";
 import { asRequest, chosenTarget, entries, fromAddress, label, toAddress } from "./target.js";
 import { WebSocketTransport } from "./transport/websocket.js";
+import { WebTransportTransport } from "./transport/webtransport.js";
 import { WhepTransport } from "./transport/whep.js";
 
 /**
@@ -20,6 +22,7 @@ import { WhepTransport } from "./transport/whep.js";
  * @property {string} ticket the media ticket: opens this session's transports and nothing else
  * @property {string} codec what the socket carries
  * @property {[number, number]} frameSize
+ * @property {{url: string, certificates: Uint8Array<ArrayBuffer>[]} | null} webTransport
  * @property {string} wsUrl
  * @property {string} whepUrl empty when the server has none
  */
@@ -35,16 +38,36 @@ import { WhepTransport } from "./transport/whep.js";
  * @property {(failure: Failure) => void} ended once, and nothing after it
  */
 
-/** @typedef {WebSocketTransport | WhepTransport} Transport */
-/** @typedef {"ws" | "whep"} Kind */
+/** @typedef {WebTransportTransport | WebSocketTransport | WhepTransport} Transport */
+/** @typedef {"webtransport" | "ws" | "whep"} Kind */
 /** @typedef {"opening" | "connecting" | "playing" | "paused" | "reconnecting" | "failed"} State */
 
-const TRANSPORTS = { ws: WebSocketTransport, whep: WhepTransport };
+/**
+ * One transport that may bring a picture.
+ * @typedef {object} Attempt
+ * @property {Kind} kind
+ * @property {Transport} transport
+ * @property {Pointer} pointer
+ * @property {Parameters<Events["resized"]> | null} sizes
+ * @property {ReturnType<typeof setTimeout> | undefined} limit ends it when it brings none
+ */
 
-/** @type {Kind[]} in order of preference: the socket's delay is a quarter of a video element's */
-const ORDER = ["ws", "whep"];
+const TRANSPORTS = { webtransport: WebTransportTransport, ws: WebSocketTransport, whep: WhepTransport };
 
-/** A transport that shows nothing within this time, in milliseconds, gives way to the next. */
+/**
+ * In order of preference. What decodes with WebCodecs has a quarter of a video element's delay, and on a line
+ * that loses packets WebTransport goes on where the socket waits.
+ * @type {Kind[]}
+ */
+const ORDER = ["webtransport", "ws", "whep"];
+
+/** The next transport is started as well when one shows nothing within this time, in milliseconds. */
+const STAGGER = 300;
+
+/** How long a better transport that is under way may still take over once there is a picture. */
+const TAKEOVER = 1_500;
+
+/** A transport that shows nothing within this time, in milliseconds, is given up. */
 const START_TIMEOUT = 2_000;
 
 /** A tab that is hidden for this long leaves; a person who flips through tabs finds the picture there. */
@@ -84,6 +107,8 @@ class Viewer {
 
   /** The one that worked last; where it worked, it is tried first. @type {Kind | null} */
   #worked = null;
+  /** The one that stood still last; for the time being it is tried last. @type {Kind | null} */
+  #stalled = null;
   /** Ends what the loop waits for. */
   #interrupt = () => {};
   #stage = new Stage(element("frame"));
@@ -96,7 +121,7 @@ class Viewer {
     this.#ticket = parameters.get("ticket") ?? "";
     this.#target = fromAddress(parameters);
     const forced = parameters.get("transport");
-    if (forced === "ws" || forced === "whep") this.chosen = forced;
+    if (forced && Object.hasOwn(TRANSPORTS, forced)) this.chosen = /** @type {Kind} */ (forced);
   }
 
   /** Runs until the page goes away. @returns {Promise<never>} */
@@ -114,7 +139,7 @@ class Viewer {
         const hopeful = failure.retryable || failure.scope === "ticket";
         if (!hopeful || failure.scope !== "transport") this.session = null;
         this.#enter(hopeful ? "reconnecting" : "failed");
-        if (!hopeful || tries >= QUIET_TRIES) showCard(failure, this.#other(), this.#desktop(failure));
+        if (!hopeful || tries >= QUIET_TRIES) showCard(failure, this.#choosy(), this.#desktop(failure));
         else say("Connection lost, reconnecting");
         const acted = await this.#pause(hopeful ? Math.max(failure.retryAfter, backoff(tries)) : Infinity);
         tries++;
@@ -133,7 +158,7 @@ class Viewer {
   /** @param {Kind | "auto"} choice */
   choose(choice) {
     this.chosen = choice;
-    this.#worked = null;
+    this.#worked = this.#stalled = null;
     this.#interrupt();
   }
 
@@ -164,8 +189,6 @@ class Viewer {
 
   /** One pass over the transports. Ends when watching ended, or when none of them brought a picture. */
   async #round() {
-    /** @type {[Kind, Failure][]} */
-    const failures = [];
     try {
       this.#enter(this.state === "reconnecting" ? "reconnecting" : "connecting");
       while (!this.session) {
@@ -175,30 +198,22 @@ class Viewer {
         if (target === this.#target) this.session = session;
       }
       showTarget(this.session.target);
-      for (const kind of this.#kinds()) {
-        const unavailable = TRANSPORTS[kind].unavailable(this.session);
-        if (unavailable) {
-          failures.push([kind, unavailable]);
-          continue;
-        }
-        const { failure, played } = await this.#watch(kind, this.session);
-        if (played || failure === INTERRUPTED || failure.scope === "session") return { failure, played };
-        failures.push([kind, failure]);
-      }
+      return await this.#watch(this.#kinds(), this.session);
     } catch (error) {
       return { failure: Failure.from(error), played: false };
     }
-    return { failure: both(failures), played: false };
   }
 
   #kinds() {
     if (this.chosen !== "auto") return [this.chosen];
-    return ORDER.toSorted((a, b) => Number(b === this.#worked) - Number(a === this.#worked));
+    /** @param {Kind} kind */
+    const rank = (kind) => (kind === this.#stalled ? 2 : kind === this.#worked ? 0 : 1);
+    return ORDER.toSorted((a, b) => rank(a) - rank(b));
   }
 
-  /** A transport worth offering on the error card. @returns {Kind | null} */
-  #other() {
-    return this.chosen === "auto" ? null : this.chosen === "ws" ? "whep" : "ws";
+  /** Whether the error card should offer the other transports: when only one was to be tried. */
+  #choosy() {
+    return this.chosen !== "auto";
   }
 
   /** Whether the desktop is worth offering on the error card: instead of a window that is gone. @param {Failure} failure */
@@ -246,90 +261,165 @@ class Viewer {
       ticket: answer.ticket,
       codec: answer.codec,
       frameSize: answer.frame_size,
+      webTransport: webTransport(answer.webtransport),
       wsUrl: socket.href,
       whepUrl: answer.whep_path ? base + answer.whep_path : "",
     };
   }
 
   /**
-   * Watches with one transport until it ends or the page wants something else.
-   * @param {Kind} kind
+   * Watches with the best transport that brings a picture, until that ends or the page wants something else.
+   *
+   * They start one after the other, a moment apart, and the first picture is shown. A better one that is
+   * under way may still take over; all others leave.
+   * @param {Kind[]} kinds the best first
    * @param {Session} session
    * @returns {Promise<{failure: Failure, played: boolean}>}
    */
-  #watch(kind, session) {
-    return new Promise((resolve, reject) => {
-      let played = false;
+  #watch(kinds, session) {
+    return new Promise((resolve) => {
+      /** @type {Attempt[]} */
+      const attempts = [];
+      /** @type {[Kind, Failure][]} */
+      const failures = [];
+      const queue = [...kinds];
+      /** @type {Attempt | null} */
+      let shown = null;
       let done = false;
       /** @type {ReturnType<typeof setTimeout> | undefined} */
       let grace;
       /** @type {ReturnType<typeof setTimeout> | undefined} */
-      let stall;
-      /** @type {Transport} */
-      let transport;
+      let stagger;
 
       const visibility = () => {
         clearTimeout(grace);
-        transport.mute(document.hidden);
+        for (const { transport } of attempts) transport.mute(document.hidden);
         if (document.hidden) grace = setTimeout(() => finish(INTERRUPTED), HIDDEN_GRACE);
       };
+
+      /** @param {Attempt} attempt */
+      const drop = (attempt) => {
+        clearTimeout(attempt.limit);
+        const at = attempts.indexOf(attempt);
+        if (at < 0) return;
+        attempts.splice(at, 1);
+        attempt.transport.close();
+        attempt.pointer.clear();
+        // The last picture stays until there is another; what never showed one goes.
+        if (attempt !== shown) attempt.transport.element.remove();
+      };
+
       /** @param {Failure} failure */
       const finish = (failure) => {
         if (done) return;
         done = true;
-        clearTimeout(stall);
+        clearTimeout(stagger);
         clearTimeout(grace);
         document.removeEventListener("visibilitychange", visibility);
         this.#interrupt = () => {};
         delete document.body.dataset.notice;
-        transport.close();
-        this.#stage.pointer.clear();
-        // The last picture stays until there is another; what never showed one goes.
-        if (!played) transport.element.remove();
-        resolve({ failure, played });
+        for (const attempt of [...attempts]) drop(attempt);
+        resolve({ failure, played: shown !== null });
       };
 
-      try {
-        transport = new TRANSPORTS[kind](session, {
-          frame: () => {
-            if (played || done) return;
-            played = true;
-            clearTimeout(stall);
-            this.#worked = kind;
-            this.failure = null;
-            this.#stage.show(transport.element);
-            document.body.dataset.picture = kind;
-            hideCard();
-            this.#enter("playing");
-          },
-          resized: (...sizes) => this.#stage.fit(...sizes),
-          notice: (text) => {
-            if (text === null) delete document.body.dataset.notice;
-            else say((document.body.dataset.notice = text));
-          },
-          titled: (title) => {
-            if (session.target?.kind !== "window") return;
-            session.target.title = title;
-            showTarget(session.target);
-          },
-          pointer: this.#stage.pointer,
-          ended: finish,
-        });
-      } catch (error) {
-        return reject(error);
-      }
-      this.transport = transport;
-      this.kind = kind;
+      /** One has failed. @param {Kind} kind @param {Failure} failure */
+      const failed = (kind, failure) => {
+        failures.push([kind, failure]);
+        if (failure.scope === "session") return finish(failure);
+        if (shown) return;
+        if (queue.length > 0) next();
+        else if (attempts.length === 0) finish(both(failures));
+      };
+
+      /** @param {Attempt} attempt */
+      const show = (attempt) => {
+        const { kind, transport } = attempt;
+        clearTimeout(stagger);
+        queue.length = 0;
+        const before = shown;
+        shown = attempt;
+        if (before) drop(before);
+        const rank = kinds.indexOf(kind);
+        for (const other of [...attempts]) {
+          if (other === attempt) clearTimeout(other.limit);
+          else if (kinds.indexOf(other.kind) > rank) drop(other);
+          else {
+            clearTimeout(other.limit);
+            other.limit = setTimeout(() => drop(other), TAKEOVER);
+          }
+        }
+        this.transport = transport;
+        this.kind = kind;
+        this.#worked = kind;
+        this.failure = null;
+        this.#stage.show(transport.element, attempt.pointer);
+        if (attempt.sizes) this.#stage.fit(...attempt.sizes);
+        document.body.dataset.picture = kind;
+        hideCard();
+        this.#enter("playing");
+      };
+
+      const next = () => {
+        clearTimeout(stagger);
+        const kind = queue.shift();
+        if (done || !kind) return;
+        const unavailable = TRANSPORTS[kind].unavailable(session);
+        if (unavailable) return failed(kind, unavailable);
+        const pointer = new Pointer();
+        const current = () => shown === attempt || (!shown && attempts[0] === attempt);
+        /** @type {Attempt} */
+        let attempt;
+        let transport;
+        try {
+          transport = new TRANSPORTS[kind](session, {
+            frame: () => {
+              if (!done && shown !== attempt && attempts.includes(attempt)) show(attempt);
+            },
+            resized: (...sizes) => {
+              attempt.sizes = sizes;
+              if (shown === attempt) this.#stage.fit(...sizes);
+            },
+            notice: (text) => {
+              if (!current()) return;
+              if (text === null) delete document.body.dataset.notice;
+              else say((document.body.dataset.notice = text));
+            },
+            titled: (title) => {
+              if (session.target?.kind !== "window") return;
+              session.target.title = title;
+              showTarget(session.target);
+            },
+            pointer,
+            ended: (failure) => {
+              if (done) return;
+              drop(attempt);
+              if (shown !== attempt) return failed(kind, failure);
+              // What stood still once may do so again: others are better for now.
+              if (failure.code === "timeout") this.#stalled = kind;
+              finish(failure);
+            },
+          });
+        } catch (error) {
+          return failed(kind, Failure.from(error));
+        }
+        attempt = { kind, transport, pointer, sizes: null, limit: undefined };
+        attempt.limit = setTimeout(() => {
+          // Nobody decodes for a hidden tab; it does not count as a stall.
+          if (document.hidden) return finish(INTERRUPTED);
+          const { label } = TRANSPORTS[kind];
+          const failure = transport.stalled() ?? new Failure(`No picture came over ${label} within ${START_TIMEOUT / 1000} seconds.`, { code: "timeout" });
+          drop(attempt);
+          failed(kind, failure);
+        }, START_TIMEOUT);
+        attempts.push(attempt);
+        this.#stage.prepare(transport.element);
+        if (document.hidden) visibility();
+        if (queue.length > 0) stagger = setTimeout(next, STAGGER);
+      };
+
       this.#interrupt = () => finish(INTERRUPTED);
-      this.#stage.prepare(transport.element);
       document.addEventListener("visibilitychange", visibility);
-      if (document.hidden) visibility();
-      stall = setTimeout(() => {
-        // Nobody decodes for a hidden tab; it does not count as a stall.
-        if (document.hidden) return finish(INTERRUPTED);
-        const { label } = TRANSPORTS[kind];
-        finish(transport.stalled() ?? new Failure(`No picture came over ${label} within ${START_TIMEOUT / 1000} seconds.`, { code: "timeout" }));
-      }, START_TIMEOUT);
+      next();
     });
   }
 
@@ -373,6 +463,18 @@ class Viewer {
   }
 }
 
+/**
+ * WebTransport has a port of its own on the same host.
+ * @param {{port: number, path: string, certificates: string[], loopback: string} | undefined} way
+ */
+function webTransport(way) {
+  if (!way) return null;
+  // A browser may take this name for the address that the server does not listen on, and try no other.
+  const host = location.hostname === "localhost" ? way.loopback : location.hostname;
+  const certificates = way.certificates.map((hash) => Uint8Array.from(hash.match(/../g) ?? [], (byte) => parseInt(byte, 16)));
+  return { url: `https://${host}:${way.port}${way.path}`, certificates };
+}
+
 /** Not a failure: the page itself ended what was going on. */
 const INTERRUPTED = new Failure("interrupted", { code: "interrupted" });
 
@@ -408,18 +510,13 @@ function say(text) {
   element("wait-text").textContent = text;
 }
 
-/** @param {Failure} failure @param {Kind | null} other @param {boolean} desktop */
-function showCard(failure, other, desktop) {
+/** @param {Failure} failure @param {boolean} choosy @param {boolean} desktop */
+function showCard(failure, choosy, desktop) {
   element("card-title").textContent = failure.title;
   element("card-message").textContent = failure.message;
   element("card-hint").textContent = failure.hint;
   element("card-code").textContent = failure.code;
-  const button = element("card-other");
-  button.hidden = !other;
-  if (other) {
-    button.textContent = `Use ${TRANSPORTS[other].label}`;
-    button.onclick = () => viewer.choose(other);
-  }
+  element("card-other").hidden = !choosy;
   element("card-desktop").hidden = !desktop;
   document.body.dataset.card = "";
   element("card").hidden = false;
@@ -469,7 +566,7 @@ async function updateBar() {
   fact("fps", fps > 0 ? `${Math.round(fps)} fps` : "still");
   fact("rate", bitrate(bits));
   fact("latency", latency === null ? "" : `${latency.toFixed(latency < 10 ? 1 : 0)} ms`);
-  const basis = kind === "ws" ? "From capture to picture" : "Network and receiver; capture and encoding not included";
+  const basis = kind !== "whep" ? "From capture to picture" : "Network and receiver; capture and encoding not included";
   element("fact-latency").title = rtt === null ? basis : `${basis}. Round trip ${rtt.toFixed(1)} ms.`;
 }
 
@@ -501,6 +598,7 @@ function wireUp() {
     () => listTargets(targets),
   );
   element("card-desktop").addEventListener("click", () => viewer.watch(null));
+  element("card-other").addEventListener("click", () => viewer.choose("auto"));
   element("card-retry").addEventListener("click", () => viewer.retry());
   const fullscreen = element("fullscreen");
   fullscreen.hidden = !document.fullscreenEnabled;

@@ -5,12 +5,12 @@ import { Pointer } from "./pointer.js";
 
 /** The element pictures are shown in, and its box, which cuts a padded row or column off. */
 export class Stage {
+  /** The pointer over what is shown. */
   pointer = new Pointer();
 
   /** @param {HTMLElement} box */
   constructor(box) {
     this.box = box;
-    box.append(this.pointer.element);
   }
 
   /** Puts it behind what is shown: a video element plays only within a page. @param {HTMLElement} element */
@@ -18,10 +18,18 @@ export class Stage {
     this.box.prepend(element);
   }
 
-  /** @param {HTMLElement} element prepared before */
-  show(element) {
+  /**
+   * Shows an element instead of the one before. Those that are prepared stay.
+   * @param {HTMLElement} element prepared before
+   * @param {Pointer} pointer
+   */
+  show(element, pointer) {
     // Taking it out and putting it in again would pause a video.
-    for (const other of [...this.box.children]) if (other !== element && other !== this.pointer.element) other.remove();
+    for (const shown of this.box.querySelectorAll("[data-shown]")) if (shown !== element) shown.remove();
+    element.dataset.shown = "";
+    this.pointer.element.remove();
+    this.pointer = pointer;
+    this.box.append(pointer.element);
   }
 
   /**

@@ -1,5 +1,8 @@
 // @ts-check
-// The media socket's bytes: rcdp wire version 2, as docs/wire.md has them.
+// The media protocol's bytes: rcdp wire version 2, as docs/wire.md has them.
+//
+// On a WebSocket a message is a message. On QUIC each frame has a stream of its own, and control messages
+// follow each other on one stream, each behind its lengths.
 //
 // A video message is a header length and a payload length (u32, big-endian), a JSON header, and one
 // encoded frame. Text messages are `{type, payload}`.
@@ -59,6 +62,69 @@ export function parsePacket(message) {
     keyframe: descriptor.keyframe === true,
     payload: new Uint8Array(message, 8 + headerLength, payloadLength),
   };
+}
+
+/**
+ * What stands in front of a frame on a stream of its own.
+ * @typedef {object} FrameHeader
+ * @property {number} id counts what this viewer was sent
+ * @property {boolean} keyframe
+ * @property {number} total bytes of the packet behind it
+ */
+
+/** Bytes a `FrameHeader` takes. */
+export const FRAME_HEADER = 24;
+
+/**
+ * @param {Uint8Array} bytes at least `FRAME_HEADER`
+ * @returns {FrameHeader}
+ * @throws {Error} when they are none
+ */
+export function parseFrameHeader(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const total = view.getUint32(20);
+  if (view.getUint32(0) !== FRAME_MAGIC || view.getUint8(4) !== 2 || view.getUint16(8) !== 1 || total > 8 + MAX_HEADER + MAX_PAYLOAD) {
+    throw new Error("a frame that begins as none does");
+  }
+  // A viewer that is sent a thousand frames a second reaches the end of whole numbers in 285,000 years.
+  return { id: Number(view.getBigUint64(12)), keyframe: (view.getUint8(5) & 1) === 1, total };
+}
+
+/** `RVD2` */
+const FRAME_MAGIC = 0x52564432;
+
+/** A control message as a stream carries it. @param {string} text @returns {Uint8Array<ArrayBuffer>} */
+export function framed(text) {
+  const body = new TextEncoder().encode(text);
+  const message = new Uint8Array(8 + body.length);
+  new DataView(message.buffer).setUint32(0, body.length);
+  message.set(body, 8);
+  return message;
+}
+
+/** Takes control messages out of the pieces of a stream. */
+export class ControlReader {
+  #buffer = new Uint8Array(0);
+
+  /** @param {Uint8Array} piece @returns {string[]} what is whole now @throws {Error} when it is none */
+  push(piece) {
+    const joined = new Uint8Array(this.#buffer.length + piece.length);
+    joined.set(this.#buffer);
+    joined.set(piece, this.#buffer.length);
+    const view = new DataView(joined.buffer);
+    const messages = [];
+    let at = 0;
+    while (joined.length - at >= 8) {
+      const [header, payload] = [view.getUint32(at), view.getUint32(at + 4)];
+      if (header > MAX_HEADER || payload > MAX_PAYLOAD) throw new Error(`lengths ${header} and ${payload} on the control stream`);
+      if (joined.length - at < 8 + header + payload) break;
+      // One with a payload is no control message, and of a later version.
+      if (payload === 0) messages.push(utf8.decode(joined.subarray(at + 8, at + 8 + header)));
+      at += 8 + header + payload;
+    }
+    this.#buffer = joined.slice(at);
+    return messages;
+  }
 }
 
 /**

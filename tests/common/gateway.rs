@@ -36,6 +36,8 @@ pub struct Start<'a> {
     pub display: Option<&'a str>,
     /// Whether it offers the test pattern.
     pub test_pattern: bool,
+    /// Where its state outlives it; nowhere when not given.
+    pub state: Option<&'a Path>,
     /// More arguments.
     pub arguments: &'a [&'a str],
 }
@@ -57,9 +59,10 @@ impl Gateway {
         let log = File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(binary());
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--webrtc-port", "0", "--json"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--quic-port", "0"])
+            .args(["--webrtc-port", "0", "--json"])
             .arg("--state-dir")
-            .arg(folder.path().join("state"))
+            .arg(start.state.map_or_else(|| folder.path().join("state"), Path::to_owned))
             .args(start.arguments)
             .env_remove("DISPLAY")
             .env("SPACEPORT_TOKEN", TOKEN)

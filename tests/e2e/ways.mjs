@@ -10,17 +10,20 @@ const moves = async (page) => {
   await page.waitForFunction((before) => window.spaceport.frames > before + 5, before, { timeout: 5_000 });
 };
 
+/** Waits until one way of watching is taken; a better one may take over a moment after the first picture. */
+const takes = (page, way) => page.waitForFunction((way) => spaceport.state === "playing" && spaceport.transport === way, way);
+
 const scenarios = {
-  /** Left alone, the page takes the socket; the menu changes that and back. */
+  /** Left alone, the page takes WebTransport; the menu changes that and back. */
   async menu(browser, url) {
     const { page, complaints } = await open(browser, url);
     const taken = [];
-    await reach(page, "playing");
+    await takes(page, "webtransport");
     taken.push(await transport(page));
     for (const way of ["whep", "ws", "auto"]) {
       await page.locator("#menu-button").click();
       await page.locator(`#menu [data-transport=${way}]`).click();
-      await page.waitForFunction((way) => spaceport.state === "playing" && (way === "auto" || spaceport.transport === way), way);
+      await takes(page, way === "auto" ? "webtransport" : way);
       await moves(page);
       taken.push(await transport(page));
     }
@@ -34,10 +37,62 @@ const scenarios = {
     say({ transport: await transport(page), complaints });
   },
 
+  /** Something in between swallows UDP. */
+  async blocked(browser, url) {
+    const { page, complaints } = await open(browser, url, {
+      before: () => {
+        window.WebTransport = class {
+          ready = new Promise(() => {});
+          closed = new Promise(() => {});
+          close() {}
+        };
+      },
+    });
+    await reach(page, "playing");
+    await moves(page);
+    say({ transport: await transport(page), complaints });
+  },
+
+  /** WebTransport plays, and then nothing comes any more and nobody says so. */
+  async silent(browser, url) {
+    const { page, complaints } = await open(browser, url, {
+      before: () => {
+        const gate = () =>
+          new TransformStream({
+            async transform(chunk, controller) {
+              if (window.silent) await new Promise(() => {});
+              controller.enqueue(chunk);
+            },
+          });
+        window.WebTransport = class extends window.WebTransport {
+          get incomingUnidirectionalStreams() {
+            return super.incomingUnidirectionalStreams.pipeThrough(gate());
+          }
+          async createBidirectionalStream() {
+            const { readable, writable } = await super.createBidirectionalStream();
+            return { readable: readable.pipeThrough(gate()), writable };
+          }
+        };
+      },
+    });
+    await takes(page, "webtransport");
+    await moves(page);
+    const noticed = await page.evaluate(async () => {
+      window.silent = true;
+      const since = performance.now();
+      while (spaceport.state === "playing") await new Promise((resolve) => setTimeout(resolve, 5));
+      return Math.round(performance.now() - since);
+    });
+    await reach(page, "playing");
+    await moves(page);
+    say({ noticed, transport: await transport(page), complaints });
+  },
+
   /** Something in between takes the socket and lets nothing through. */
   async stalled(browser, url) {
     const { page, complaints } = await open(browser, url, {
       before: () => {
+        delete window.WebTransport;
         window.WebSocket = class extends EventTarget {
           static OPEN = 1;
           readyState = 1;
@@ -69,7 +124,7 @@ const scenarios = {
     say({ paused: true });
     await told(); // nobody watches
     await hide(false);
-    await reach(page, "playing");
+    await takes(page, "webtransport");
     await moves(page);
     say({ transport: await transport(page), complaints });
   },

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use spaceport_gateway::Config;
-use spaceport_gateway::config::{HTTP_PORT, WEBRTC_PORT, read_secret};
+use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
 use spaceport_types::{Redacted, Result};
 
 /// Show a desktop to browsers and agents.
@@ -30,7 +30,7 @@ pub(crate) enum Verb {
     Doctor(Doctor),
 }
 
-/// Serve this machine's desktop to viewers, over WebSocket and WebRTC.
+/// Serve this machine's desktop to viewers, over WebTransport, QUIC, WebSocket and WebRTC.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -69,6 +69,9 @@ pub(crate) struct At {
     /// Where HTTP, gRPC and the media socket listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], HTTP_PORT)))]
     pub(crate) listen: SocketAddr,
+    /// The UDP port for QUIC and WebTransport; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = QUIC_PORT)]
+    pub(crate) quic_port: u16,
     /// The UDP port that all WebRTC viewers share; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = WEBRTC_PORT)]
     pub(crate) webrtc_port: u16,
@@ -107,6 +110,7 @@ impl Doctor {
 impl At {
     fn apply(&self, config: &mut Config) {
         config.listen = self.listen;
+        config.quic_port = self.quic_port;
         config.webrtc_port = self.webrtc_port;
         config.display = self.display.clone().filter(|display| !display.is_empty());
     }

@@ -47,10 +47,12 @@ fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, d
     render::line_out(&format!(
         "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n  \
          gRPC, media socket   http://{http}\n  \
+         QUIC, WebTransport   udp {quic}\n  \
          WebRTC (WHEP)        http://{http}/whep   udp {webrtc}\n  \
          Space token          {token}\n\n  \
          Ctrl-C ends it.\n",
         http = endpoints.http,
+        quic = endpoints.quic,
         webrtc = endpoints.webrtc,
     ));
 }

@@ -6,9 +6,10 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ::http::{HeaderName, Method, Request};
 use axum::Router;
@@ -24,7 +25,7 @@ use spaceport_media::demo::Demo;
 use spaceport_media::windows::Windows;
 use spaceport_media::{capture, clock, encode, pipeline};
 use spaceport_session::{Limits, Policy, Sessions};
-use spaceport_transport::{Media, websocket, whep};
+use spaceport_transport::{Media, quic, websocket, whep};
 use spaceport_types::{Error, Kind, Redacted, Result, Size};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -33,7 +34,7 @@ use tower::ServiceExt as _;
 use tower_http::cors::{Any, CorsLayer};
 
 use crate::auth::{self, Auth};
-use crate::config::{Config, write_private};
+use crate::config::{Config, read_private, write_private};
 use crate::gate::Gate;
 use crate::launcher::Launcher;
 use crate::opening::Opening;
@@ -72,6 +73,8 @@ const MAX_FRAME: u32 = 1 << 20;
 pub struct Endpoints {
     /// HTTP, gRPC, the media socket, WHEP and the viewer page.
     pub http: SocketAddr,
+    /// The UDP port for QUIC and WebTransport.
+    pub quic: SocketAddr,
     /// The UDP port that WebRTC viewers share.
     pub webrtc: SocketAddr,
     /// The viewer page without a ticket.
@@ -85,6 +88,7 @@ pub struct Gateway {
     listener: TcpListener,
     endpoints: Endpoints,
     token: Redacted<String>,
+    quic: Quic,
     whep: (whep::Endpoint, whep::Driver),
     /// Ends with the gateway.
     demo: Option<Demo>,
@@ -135,14 +139,18 @@ impl Gateway {
         peers.listen = SocketAddr::new(every, config.webrtc_port);
         peers.advertise = config.advertise.clone();
         let (endpoint, driver) = whep::bind(peers)?;
+        clock::origin(); // media time counts from here, not from the first who asks
+        let media = Media { sessions: sessions.clone(), clock: clock::now };
+        let quic = Quic::bind(&config, address, media.clone())?;
         let endpoints = Endpoints {
             http: address,
+            quic: quic.endpoint.local_addr(),
             webrtc: SocketAddr::new(address.ip(), endpoint.local_addr().port()),
             viewer: format!("http://{address}/viewer/"),
         };
-        let service = Service::new(sessions, auth, targets, windows);
+        let service = Service::new(sessions, auth, targets, windows, quic.endpoint.clone());
         let guarded = !address.ip().is_loopback();
-        let router = assemble(&service, endpoint.clone(), guarded);
+        let router = assemble(&service, media, endpoint.clone(), guarded);
         write_private(
             &config.state_dir.join("endpoints.json"),
             &serde_json::to_string_pretty(&endpoints).map_err(|error| {
@@ -150,7 +158,7 @@ impl Gateway {
             })?,
         )?;
         let whep = (endpoint, driver);
-        Ok(Self { service, router, listener, endpoints, token, whep, demo })
+        Ok(Self { service, router, listener, endpoints, token, quic, whep, demo })
     }
 
     /// Where it can be reached.
@@ -185,7 +193,9 @@ impl Gateway {
     ///
     /// `io` when the listener fails for good.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let Self { service, router, listener, whep: (endpoint, driver), demo, .. } = self;
+        let Self { service, router, listener, quic, whep: (endpoint, driver), demo, .. } = self;
+        let Quic { endpoint: quic, driver: viewers, kept } = quic;
+        let viewers = tokio::spawn(viewers.run());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
         let connections = Connections::new(router);
         let mut sweeps = interval(SWEEP_INTERVAL);
@@ -196,6 +206,7 @@ impl Gateway {
                 _ = sweeps.tick() => {
                     service.sweep();
                     connections.report();
+                    keep(quic.identity(), &kept);
                 }
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => connections.serve(stream, peer),
@@ -212,7 +223,11 @@ impl Gateway {
         tracing::info!("shutting down");
         service.sessions().close_all();
         endpoint.shut_down();
+        quic.shut_down();
         connections.drain().await;
+        if let Err(error) = viewers.await {
+            tracing::error!(%error, "the QUIC driver failed");
+        }
         drop(demo);
         match peers.join() {
             Ok(ended) => ended,
@@ -222,11 +237,9 @@ impl Gateway {
 }
 
 /// Everything that is served on the one TCP port.
-fn assemble(service: &Service, endpoint: whep::Endpoint, guarded: bool) -> Router {
+fn assemble(service: &Service, media: Media, endpoint: whep::Endpoint, guarded: bool) -> Router {
     let gate = Arc::new(Gate { service: service.clone() });
     let peers = whep::http::State::new(endpoint, service.sessions().clone(), gate);
-    clock::origin(); // media time counts from here, not from the first who asks
-    let media = Media { sessions: service.sessions().clone(), clock: clock::now };
     Router::new()
         .merge(http::routes(service.clone()))
         .merge(http::metrics(service.clone(), guarded))
@@ -257,6 +270,65 @@ fn cross_origin() -> CorsLayer {
             "x-user-agent",
         ]))
         .expose_headers(names(&["grpc-message", "grpc-status", "grpc-status-details-bin"]))
+}
+
+/// The QUIC port of one gateway.
+struct Quic {
+    endpoint: quic::Endpoint,
+    driver: quic::Driver,
+    /// Where its certificate outlives a run.
+    kept: PathBuf,
+}
+
+impl Quic {
+    /// Binds it on the address of HTTP and on no other: viewers dial it as they dial that.
+    fn bind(config: &Config, http: SocketAddr, media: Media) -> Result<Self> {
+        let kept = config.state_dir.join("quic-certificate.json");
+        let identity = identity(&kept)?;
+        let mut quic = quic::Config::default();
+        quic.listen = SocketAddr::new(http.ip(), config.quic_port);
+        let (endpoint, driver) = quic::bind(quic, identity, media).map_err(|error| {
+            error.hint("Stop what listens there, or choose another with `--quic-port`")
+        })?;
+        Ok(Self { endpoint, driver, kept })
+    }
+}
+
+/// The certificate of the last run, or a new one.
+fn identity(kept: &Path) -> Result<quic::Identity> {
+    let now = wall_clock();
+    let loaded = read_private(kept).and_then(|text| quic::Identity::load(text.expose(), now));
+    let identity = match loaded {
+        Ok(identity) => identity,
+        Err(error) => {
+            // Nobody depends on the last one: who connects is told the hash first.
+            if error.kind() != Kind::NotFound {
+                tracing::warn!(%error, "the QUIC certificate is made anew");
+            }
+            quic::Identity::generate(now)?
+        }
+    };
+    write_private(kept, identity.to_text().expose())?;
+    Ok(identity)
+}
+
+/// Replaces the certificate in time.
+fn keep(identity: &quic::Identity, kept: &Path) {
+    let result = identity.keep(wall_clock()).and_then(|changed| {
+        if changed {
+            tracing::info!("the QUIC certificate was replaced, or the next one made");
+            write_private(kept, identity.to_text().expose())?;
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        tracing::warn!(%error, "the QUIC certificate could not be kept");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "certificates are valid by the wall clock")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
 }
 
 /// The TCP connections of one gateway.

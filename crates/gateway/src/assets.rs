@@ -13,10 +13,11 @@ use crate::http::not_found;
 struct Viewer;
 
 /// Nothing from elsewhere, nothing inline, and connections only to the page's own host. WebSocket
-/// sources are spelled out: `'self'` does not cover them in every browser.
+/// sources are spelled out: `'self'` does not cover them in every browser; and WebTransport's, which has
+/// another port.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
                       data: blob:; media-src 'self' blob:; worker-src 'self'; connect-src 'self' \
-                      ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
+                      ws: wss: https:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
 
 pub(crate) async fn index(request: Request) -> Response {
     serve("index.html", request).await

@@ -13,6 +13,9 @@ use spaceport_types::{Error, Kind, Redacted, Result};
 /// The TCP port of a Space, by the public contract.
 pub const HTTP_PORT: u16 = 3211;
 
+/// The UDP port for QUIC and WebTransport, by the public contract.
+pub const QUIC_PORT: u16 = 3212;
+
 /// The UDP port that all WebRTC peers share.
 pub const WEBRTC_PORT: u16 = 3213;
 
@@ -22,6 +25,8 @@ pub const WEBRTC_PORT: u16 = 3213;
 pub struct Config {
     /// Where HTTP, gRPC and the media socket listen. Port 0 takes a free one.
     pub listen: SocketAddr,
+    /// The UDP port for QUIC and WebTransport, on the same address. 0 takes a free one.
+    pub quic_port: u16,
     /// The UDP port for WebRTC, on the same address. 0 takes a free one.
     pub webrtc_port: u16,
     /// Further addresses at which WebRTC peers can reach this machine, for example its public one.
@@ -45,6 +50,7 @@ impl Config {
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), HTTP_PORT),
+            quic_port: QUIC_PORT,
             webrtc_port: WEBRTC_PORT,
             advertise: Vec::new(),
             display: None,
@@ -102,6 +108,13 @@ impl Config {
 /// `not_found`, `permission_denied` when others can read it, `invalid_argument` when it is empty,
 /// `io` otherwise.
 pub fn read_secret(path: &Path) -> Result<Redacted<String>> {
+    let text = read_private(path)?;
+    let token = Redacted::new(text.expose().trim().to_owned());
+    check_token(token).map_err(|error| error.with("path", path.display()))
+}
+
+/// Reads a file that nobody else can read.
+pub(crate) fn read_private(path: &Path) -> Result<Redacted<String>> {
     let shown = path.display().to_string();
     let metadata = fs::metadata(path).map_err(|error| {
         let kind = match error.kind() {
@@ -122,9 +135,8 @@ pub fn read_secret(path: &Path) -> Result<Redacted<String>> {
     let text = fs::read(path).map_err(|error| {
         Error::new(Kind::Io, format!("`{shown}` cannot be read")).with("path", &shown).source(error)
     })?;
-    // What is not text has no place in a header either, and is refused for that.
-    let text = String::from_utf8_lossy(&text);
-    check_token(Redacted::new(text.trim().to_owned())).map_err(|error| error.with("path", &shown))
+    // What is not text fits nothing that is kept here, and is refused for that.
+    Ok(Redacted::new(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Writes a file that only its owner can read, whole or not at all.

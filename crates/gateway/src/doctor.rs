@@ -49,8 +49,10 @@ pub fn examine(config: &Config) -> Vec<Check> {
         }
     }));
     checks.push(port("tcp", config.listen, TcpListener::bind(config.listen).map(drop)));
-    let udp = SocketAddr::new(config.listen.ip(), config.webrtc_port);
-    checks.push(port("udp", udp, UdpSocket::bind(udp).map(drop)));
+    for number in [config.quic_port, config.webrtc_port] {
+        let udp = SocketAddr::new(config.listen.ip(), number);
+        checks.push(port("udp", udp, UdpSocket::bind(udp).map(drop)));
+    }
     checks
 }
 

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use spaceport_media::windows::{State as WindowState, Window};
 use spaceport_types::{Error, Kind, Result};
 
-use spaceport_transport::body;
 pub(crate) use spaceport_transport::problem::problem;
 use spaceport_transport::problem::with_status;
+use spaceport_transport::{body, quic};
 
-use crate::service::{Display, OpenRequest, Opened, Service};
+use crate::service::{Display, OpenRequest, Opened, QuicWay, Service};
 use crate::{assets, auth, metrics};
 
 /// The largest body that any of these routes reads.
@@ -167,10 +167,23 @@ struct ViewerAnswer {
     ticket_expires_in_ms: u64,
     ws_path: &'static str,
     whep_path: &'static str,
+    webtransport: WebTransport,
     codec: &'static str,
     codecs: Vec<&'static str>,
     frame_size: [u32; 2],
     policy: &'static str,
+}
+
+/// How to connect with WebTransport, which has a port and a certificate of its own.
+#[derive(Serialize)]
+struct WebTransport {
+    port: u16,
+    path: &'static str,
+    /// For `serverCertificateHashes`: SHA-256, in hexadecimal.
+    certificates: Vec<String>,
+    /// What `localhost` means here. A browser that takes it for the address of the other family finds
+    /// nothing there, and does not try again.
+    loopback: &'static str,
 }
 
 async fn open(State(service): State<Service>, headers: HeaderMap, body: Body) -> Response {
@@ -235,6 +248,12 @@ fn page_ticket(headers: &HeaderMap) -> Result<&str> {
     })
 }
 
+fn web_transport(service: &Service) -> WebTransport {
+    let QuicWay { address, certificates } = service.quic();
+    let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
+    WebTransport { port: address.port(), path: quic::PATH, certificates, loopback }
+}
+
 fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> ViewerAnswer {
     let size = opened.geometry.frame_size;
     ViewerAnswer {
@@ -244,6 +263,7 @@ fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> View
         ticket_expires_in_ms: opened.expires_in.as_millis() as u64,
         ws_path: "/media",
         whep_path: "/whep",
+        webtransport: web_transport(service),
         codec: opened.codec.name(),
         codecs: service.codecs().iter().map(|codec| codec.name()).collect(),
         frame_size: [size.width, size.height],

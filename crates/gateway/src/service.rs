@@ -1,6 +1,7 @@
 //! Every verb once. `grpc` and `http` translate to and from what stands here, and add nothing.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -10,6 +11,7 @@ use spaceport_media::windows::{Placement, Watch, Window, Windows};
 use spaceport_session::{
     Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
 };
+use spaceport_transport::quic;
 use spaceport_types::{
     Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, Redacted, Result, SessionId, Target,
 };
@@ -36,6 +38,7 @@ struct Inner {
     auth: Arc<Auth>,
     targets: Targets,
     windows: Windows,
+    quic: quic::Endpoint,
     facts: Facts,
     started: Instant,
     /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
@@ -60,8 +63,20 @@ pub struct Capabilities {
     pub displays: Vec<Display>,
     /// What works, and what does not and why.
     pub features: Vec<Feature>,
+    /// The UDP port for QUIC.
+    pub quic_port: u16,
     /// When the gateway started.
     pub started_at: SystemTime,
+}
+
+/// The way in for viewers over QUIC and WebTransport.
+#[derive(Clone, Debug)]
+pub struct QuicWay {
+    /// Where it listens, on this machine.
+    pub address: SocketAddr,
+    /// SHA-256 of the certificates that a viewer may meet, in lower-case hexadecimal: the one that it
+    /// meets now first.
+    pub certificates: Vec<String>,
 }
 
 /// One thing a Space can do, or not.
@@ -169,6 +184,7 @@ impl Service {
         auth: Arc<Auth>,
         targets: Targets,
         windows: Windows,
+        quic: quic::Endpoint,
     ) -> Self {
         // Trying the encoders takes a moment, which should not be that of the first who asks.
         let probe = std::thread::Builder::new().name("probe".to_owned()).spawn(encode::probe);
@@ -181,6 +197,7 @@ impl Service {
                 auth,
                 targets,
                 windows,
+                quic,
                 facts: Facts::read(),
                 started: Instant::now(),
                 viewer_sessions: Mutex::default(),
@@ -196,6 +213,12 @@ impl Service {
     /// Totals over everything that was captured, encoded and delivered.
     pub fn counters(&self) -> &Counters {
         self.inner.sessions.counters()
+    }
+
+    /// The way in for viewers over QUIC and WebTransport.
+    pub fn quic(&self) -> QuicWay {
+        let quic = &self.inner.quic;
+        QuicWay { address: quic.local_addr(), certificates: quic.identity().hashes() }
     }
 
     pub(crate) fn auth(&self) -> &Arc<Auth> {
@@ -227,13 +250,14 @@ impl Service {
                 limitation: screen.unwrap_or_default(),
             },
             missing("audio.desktop", "this version streams pictures only"),
-            missing("quic_media", "this version serves WebSocket and WebRTC"),
+            Feature { name: "quic_media", supported: true, limitation: String::new() },
         ];
         Capabilities {
             version: env!("CARGO_PKG_VERSION"),
             facts: self.inner.facts.clone(),
             displays: displays.unwrap_or_default(),
             features,
+            quic_port: self.inner.quic.local_addr().port(),
             started_at: wall_clock(self.inner.started),
         }
     }

@@ -40,6 +40,7 @@ impl Running {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let mut config = Config::new(folder);
         config.listen = ([127, 0, 0, 1], 0).into();
+        config.quic_port = 0;
         config.webrtc_port = 0;
         config.display = Some(":59999".to_owned()); // nobody's, so the pattern is the only display
         config.test_pattern = true;

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use spaceport_session::{
-    Attach, Carrier as Sort, Cursor, Event, Policy, Preferences, SessionInfo, Sessions, Subscriber,
+    Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo, Sessions, Subscriber,
 };
 use spaceport_types::{Bitrate, Error, Geometry, Kind, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;
@@ -94,6 +94,8 @@ pub(crate) enum Heard {
     Text(String),
     /// Nothing to answer.
     Nothing,
+    /// What was sent has waited so long on its way.
+    Waited(Duration),
     /// A frame will not arrive, and those after it can not be decoded.
     Lost,
 }
@@ -205,6 +207,11 @@ impl Viewer {
                 heard = carrier.hear() => match heard {
                     Ok(Heard::Text(text)) => self.hear(carrier, &text).await,
                     Ok(Heard::Nothing) => Ok(()),
+                    Ok(Heard::Waited(queued)) => {
+                        let path = Path { capacity: None, queued };
+                        self.subscriber.path(path, Instant::now().into_std());
+                        Ok(())
+                    }
                     Ok(Heard::Lost) => {
                         self.subscriber.request_keyframe();
                         Ok(())
@@ -279,6 +286,7 @@ impl Viewer {
         }
         let frame = Frame { packet: encoded, keyframe: packet.keyframe, supersedes };
         carrier.show(frame).await?;
+        self.subscriber.sent(Instant::now().into_std());
         self.sent.frames += 1;
         self.sent.bytes += bytes;
         self.sent.last_at = Some(Instant::now());

@@ -29,6 +29,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode as Code,
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
+use crate::echo::Echo;
 use crate::problem::problem;
 use crate::viewer::{self, Carrier, End, Frame as Picture, Heard, Media};
 
@@ -77,7 +78,7 @@ async fn upgrade(State(media): State<Media>, mut request: Request) -> Response {
             Ok(io) => {
                 let io = TokioIo::new(io);
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-                let carrier = Socket { socket, heard_at: Instant::now() };
+                let carrier = Socket { socket, echo: Echo::default(), heard_at: Instant::now() };
                 viewer::serve(media, session, carrier).await;
             }
             Err(error) => tracing::debug!(%error, "the client left before the upgrade"),
@@ -123,6 +124,7 @@ fn websocket_key(headers: &HeaderMap) -> Option<String> {
 /// A viewer's socket.
 struct Socket {
     socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
+    echo: Echo,
     heard_at: Instant,
 }
 
@@ -135,20 +137,13 @@ impl Carrier for Socket {
         self.push(Message::Text(text.into())).await
     }
 
-    /// Sends one binary message, in pieces when it is long.
     async fn show(&mut self, picture: Picture) -> Result<(), End> {
-        let message = picture.packet.into_message();
-        if message.len() <= MAX_FRAME {
-            return self.push(Message::Binary(message)).await;
+        if let Some(ping) = self.echo.ping(Instant::now().into_std()) {
+            self.push(Message::Ping(ping)).await?;
         }
-        let mut rest = message;
-        let mut data = Data::Binary;
-        while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(MAX_FRAME));
-            let frame = Frame::message(piece, OpCode::Data(data), rest.is_empty());
-            self.push(Message::Frame(frame)).await?;
-            data = Data::Continue;
-        }
+        let began = Instant::now();
+        self.write(picture.packet.into_message()).await?;
+        self.echo.deaf(began.elapsed());
         Ok(())
     }
 
@@ -160,7 +155,11 @@ impl Carrier for Socket {
             // No audio track is ever granted here, and no other binary message exists.
             Message::Binary(_) => Err(End::Close(CloseCode::Malformed)),
             Message::Close(_) => Err(End::Gone),
-            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(Heard::Nothing),
+            Message::Pong(payload) => {
+                let waited = self.echo.pong(&payload, Instant::now().into_std());
+                Ok(waited.map_or(Heard::Nothing, Heard::Waited))
+            }
+            Message::Ping(_) | Message::Frame(_) => Ok(Heard::Nothing),
         }
     }
 
@@ -190,6 +189,22 @@ impl Carrier for Socket {
 }
 
 impl Socket {
+    /// Writes one binary message, in pieces when it is long.
+    async fn write(&mut self, message: Bytes) -> Result<(), End> {
+        if message.len() <= MAX_FRAME {
+            return self.push(Message::Binary(message)).await;
+        }
+        let mut rest = message;
+        let mut data = Data::Binary;
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(MAX_FRAME));
+            let frame = Frame::message(piece, OpCode::Data(data), rest.is_empty());
+            self.push(Message::Frame(frame)).await?;
+            data = Data::Continue;
+        }
+        Ok(())
+    }
+
     /// Writes, and gives up on a viewer that has not read for as long as one may be silent.
     async fn push(&mut self, message: Message) -> Result<(), End> {
         match timeout(SILENCE, self.socket.send(message)).await {

@@ -142,8 +142,8 @@ fn total(packet: &Encoded) -> Result<u32, DecodeError> {
 #[derive(Debug, Default)]
 pub struct Assembler {
     partial: Option<Partial>,
-    /// The packet that is expected next, once there was one.
-    next: Option<u64>,
+    /// The newest packet that is over, complete or not.
+    done: Option<u64>,
     /// Whether packets have been given up since that was last asked.
     lost: bool,
 }
@@ -175,13 +175,13 @@ impl Assembler {
         }
         self.expire(now);
         let newest = self.partial.as_ref().map(|partial| partial.header.packet_id);
-        let over = self.next.is_some_and(|next| header.packet_id < next);
+        let over = self.done.is_some_and(|done| header.packet_id <= done);
         if over || newest.is_some_and(|newest| header.packet_id < newest) {
             return Ok(None); // given up, or had already
         }
         if newest != Some(header.packet_id) {
             self.lost |= self.partial.is_some();
-            self.lost |= self.next.is_some_and(|next| header.packet_id > next);
+            self.lost |= self.done.is_some_and(|done| header.packet_id - 1 > done);
             self.partial = Some(Partial {
                 header,
                 pieces: vec![None; header.count.into()],
@@ -198,7 +198,7 @@ impl Assembler {
         let Some(Partial { header, pieces, bytes, .. }) = self.partial.take() else {
             return Ok(None);
         };
-        self.next = Some(header.packet_id.saturating_add(1));
+        self.done = Some(header.packet_id);
         let mut packet = BytesMut::with_capacity(bytes);
         for piece in pieces.into_iter().flatten() {
             packet.extend_from_slice(&piece);
@@ -212,7 +212,7 @@ impl Assembler {
             && now >= deadline
             && let Some(partial) = self.partial.take()
         {
-            self.next = Some(partial.header.packet_id.saturating_add(1));
+            self.done = Some(partial.header.packet_id);
             self.lost = true;
         }
     }

@@ -1,8 +1,10 @@
 //! The examples of `docs/wire.md`, read by the code they describe.
 
 use bytes::Bytes;
+use spaceport_wire::attach::Attach;
 use spaceport_wire::close::CloseCode;
 use spaceport_wire::control::{ClientMessage, ServerMessage};
+use spaceport_wire::datagram::Header;
 use spaceport_wire::packet;
 
 const DOCUMENT: &str = include_str!("../../../docs/wire.md");
@@ -40,6 +42,23 @@ fn the_messages_in_the_document_are_read_and_written_as_they_stand() {
         let message = ServerMessage::parse(line).unwrap().expect(line);
         assert_eq!(message.to_json(), line);
     }
+}
+
+#[test]
+fn the_first_messages_in_the_document_are_read_and_written_as_they_stand() {
+    for line in block("attach").lines() {
+        assert_eq!(Attach::parse(line).unwrap().to_json(), line);
+    }
+}
+
+#[test]
+fn the_datagram_in_the_document_is_the_first_of_two_of_a_keyframe() {
+    let hex = block("datagram").split_whitespace();
+    let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let header = Header::parse(bytes.clone().try_into().unwrap()).unwrap();
+    let wanted = Header { keyframe: true, index: 0, count: 2, packet_id: 6, total: 240 };
+    assert_eq!(header, wanted);
+    assert_eq!(header.to_bytes().to_vec(), bytes);
 }
 
 #[test]

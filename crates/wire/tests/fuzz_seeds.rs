@@ -2,14 +2,28 @@
 
 #[path = "../../../tests/fuzz/properties/packet_header.rs"]
 mod packet_header;
+#[path = "../../../tests/fuzz/properties/quic_control.rs"]
+mod quic_control;
 #[path = "../../../tests/fuzz/properties/rcdp_control.rs"]
 mod rcdp_control;
 #[path = "../../../tests/fuzz/replay.rs"]
 mod replay;
+#[path = "../../../tests/fuzz/properties/video_datagram.rs"]
+mod video_datagram;
 
 #[test]
 fn packet_header_seeds_hold() {
     replay::replay("packet_header", packet_header::check);
+}
+
+#[test]
+fn quic_control_seeds_hold() {
+    replay::replay("quic_control", quic_control::check);
+}
+
+#[test]
+fn video_datagram_seeds_hold() {
+    replay::replay("video_datagram", video_datagram::check);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `StreamService`: the media plane's front door.
 
 use spaceport_media::windows::{State, Window};
+use spaceport_transport::quic::ALPN;
 use spaceport_types::{Cause, Codec, Error, Kind, SessionId};
 use spaceport_wire::{WIRE_VERSION, pb};
 use tonic::{Request, Response, Status};
@@ -86,6 +87,15 @@ impl StreamService for Api {
 }
 
 impl Api {
+    fn quic(&self) -> Option<pb::QuicEndpoint> {
+        let way = self.service.quic();
+        Some(pb::QuicEndpoint {
+            port: way.address.port().into(),
+            certificate_sha256: way.certificates.into_iter().next()?,
+            alpn: ALPN.to_owned(),
+        })
+    }
+
     async fn open(
         &self,
         wanted: pb::OpenMediaRequest,
@@ -96,7 +106,7 @@ impl Api {
             ticket: opened.ticket.expose().clone(),
             ticket_expires_at: Some(convert::timestamp(opened.expires_at)),
             ws_path: opened.ws_path.expose().clone(),
-            quic: None,
+            quic: self.quic(),
             codec: convert::media_codec(opened.codec).unwrap_or_default().into(),
             max_fps: opened.settings.max_fps,
             max_dimension: opened.settings.max_dimension,

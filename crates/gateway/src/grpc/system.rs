@@ -140,6 +140,7 @@ fn capabilities(known: Capabilities) -> pb::GetCapabilitiesResponse {
         boot_time: facts.boot_time.map(|seconds| prost_types::Timestamp { seconds, nanos: 0 }),
         side_channels: Some(pb::SideChannels {
             media_ws_path: "/media".to_owned(),
+            media_quic_port: known.quic_port.into(),
             ..pb::SideChannels::default()
         }),
         limits: Some(pb::Limits {

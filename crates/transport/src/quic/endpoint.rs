@@ -28,6 +28,8 @@ pub struct Config {
     /// So many clients without a ticket make this a flood: from then on a client has to show that its address
     /// is its own before anything is kept for it.
     pub validate_above: usize,
+    /// How long a client may take from its first packet to its ticket.
+    pub patience: Duration,
 }
 
 impl Default for Config {
@@ -37,6 +39,8 @@ impl Default for Config {
             max_connections: 1024,
             max_opening: 128,
             validate_above: 16,
+            // Some round trips to the other side of the world, on a bad day.
+            patience: Duration::from_secs(6),
         }
     }
 }
@@ -58,6 +62,7 @@ pub struct Driver {
     opening: Arc<Semaphore>,
     max_opening: usize,
     validate_above: usize,
+    patience: Duration,
     shutdown: Arc<Notify>,
     refused: AtomicU64,
 }
@@ -68,7 +73,7 @@ pub struct Driver {
 ///
 /// `io` when the address cannot be bound.
 pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoint, Driver)> {
-    let Config { listen, max_connections, max_opening, validate_above } = config;
+    let Config { listen, max_connections, max_opening, validate_above, patience } = config;
     let unbound = |error: std::io::Error| {
         Error::new(Kind::Io, format!("cannot listen on UDP `{listen}`"))
             .with("address", listen)
@@ -89,6 +94,7 @@ pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoin
         opening: Arc::new(Semaphore::new(max_opening)),
         max_opening,
         validate_above,
+        patience,
         shutdown: Arc::clone(&shutdown),
         refused: AtomicU64::new(0),
     };
@@ -158,6 +164,7 @@ impl Driver {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let opening = Opening { patience: self.patience, permit: opening };
         viewers.spawn(serve(incoming, self.media.clone(), connection, opening));
     }
 
@@ -170,14 +177,20 @@ impl Driver {
     }
 }
 
+/// A client without a ticket.
+struct Opening {
+    patience: Duration,
+    permit: OwnedSemaphorePermit,
+}
+
 async fn serve(
     incoming: Incoming,
     media: Media,
     connection: OwnedSemaphorePermit,
-    opening: OwnedSemaphorePermit,
+    opening: Opening,
 ) {
-    let opened = opening::open(incoming, &media).await;
-    drop(opening);
+    let opened = opening::open(incoming, &media, opening.patience).await;
+    drop(opening.permit);
     if let Some((session, carrier)) = opened {
         viewer::serve(media, session, carrier).await;
     }

@@ -17,13 +17,13 @@ use super::connection::{Connection, close};
 use super::frames::CONTROL_PRIORITY;
 use crate::viewer::Media;
 
-/// How long a client may take from its first packet to its ticket: some round trips to the other side of the
-/// world, on a bad day.
-pub(super) const PATIENCE: Duration = Duration::from_secs(6);
-
 /// Takes a client in, or sends it away.
-pub(super) async fn open(incoming: Incoming, media: &Media) -> Option<(SessionId, Connection)> {
-    let deadline = Instant::now() + PATIENCE;
+pub(super) async fn open(
+    incoming: Incoming,
+    media: &Media,
+    patience: Duration,
+) -> Option<(SessionId, Connection)> {
+    let deadline = Instant::now() + patience;
     let connecting = incoming.accept().ok()?;
     let connection = match timeout_at(deadline, connecting).await {
         Ok(Ok(connection)) => connection,
