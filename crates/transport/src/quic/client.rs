@@ -217,6 +217,13 @@ impl Connection {
                 return received;
             }
             if let Err(error) = self.step().await {
+                // Why it ends was said before it did, and has come.
+                while let Ok(Some(piece)) = self.messages.read_chunk(PIECE, true).await {
+                    self.reader.push(&piece.bytes);
+                }
+                if self.listen().is_ok() && !self.ready.is_empty() {
+                    continue;
+                }
                 return Received::Closed(error);
             }
         }

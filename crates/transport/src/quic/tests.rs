@@ -487,7 +487,8 @@ async fn a_flood_of_clients_without_tickets_is_bounded_and_touches_no_viewer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_and_streams_that_nobody_asked_for_cost_no_viewer_anything() {
     let server = Server::start();
-    let (raw, mut send, mut receive) = raw_attached(&server, "").await;
+    let mut other = attached(&server, Video::Streams).await;
+    let (raw, _send, _receive) = raw_attached(&server, "").await;
     for size in [0, 1, 24, 1_000] {
         for _ in 0..100 {
             raw.connection.send_datagram(vec![0x52; size].into()).unwrap();
@@ -498,14 +499,16 @@ async fn datagrams_and_streams_that_nobody_asked_for_cost_no_viewer_anything() {
     let open = async {
         loop {
             let mut stream = raw.connection.open_uni().await.unwrap();
-            let _ = timeout(Duration::from_millis(100), stream.write_all(&[0; 1 << 20])).await;
+            drop(timeout(Duration::from_millis(100), stream.write_all(&[0; 1 << 20])).await);
             streams.push(stream);
         }
     };
     assert!(timeout(Duration::from_secs(2), open).await.is_err());
     assert!(streams.len() <= 8, "{} streams", streams.len());
-    send.write_all(&framed(r#"{"type":"get_stats"}"#)).await.unwrap();
-    assert_eq!(read_message(&mut receive).await["type"], "stats");
+    for number in 0..10 {
+        server.publish(number == 0, vec![number; 4_000]);
+        assert_eq!(packet(&mut other).await.1[0], number);
+    }
     server.stop().await;
 }
 
