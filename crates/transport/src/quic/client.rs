@@ -50,7 +50,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{identity, settings};
 
 /// How long connecting may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(6);
 
 /// The shortest time between two requests for a keyframe; a server makes at most two a second.
 const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);

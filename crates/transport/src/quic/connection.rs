@@ -75,8 +75,8 @@ impl Carrier for Connection {
                     Ok(None) | Err(_) => return Err(End::Gone),
                 },
                 sent = self.frames.sent() => return Ok(match sent {
-                    Sent::Whole(_) => Heard::Nothing,
-                    Sent::Lost(_) => Heard::Lost,
+                    Sent::On => Heard::Nothing,
+                    Sent::Lost => Heard::Lost,
                 }),
             }
         }

@@ -1,11 +1,12 @@
 //! Frames on their way to one viewer.
 //!
 //! On streams: each frame has one, and a frame counts as on its way until the client has acknowledged all of
-//! it. The oldest tells how far the path is behind: while that is more than one and a half frames, the viewer
+//! it; in datagrams, until the last of them has room in QUIC's buffer. The oldest tells how far the path is behind: while that is more than one and a half frames, the viewer
 //! takes no further one. What cannot be sent in time so stays in the subscriber's queue, where a newer frame
 //! replaces it, and not in here, where it would only delay what is newer.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -44,66 +45,73 @@ pub(super) struct Frames {
     next_id: u64,
     /// The keyframe since the start, and the frame since that.
     place: (i32, i32),
+    /// The frames that have not arrived, and since when they have been on their way.
     begun: BTreeMap<u64, Instant>,
-    sending: FuturesUnordered<BoxFuture<'static, Sent>>,
+    /// The one that QUIC has not taken all of yet. Only one at a time: of several QUIC would take from any
+    /// what the client has room for, and the newest might use up what the oldest waits for.
+    writing: Option<(u64, BoxFuture<'static, Option<Written>>)>,
+    arriving: FuturesUnordered<BoxFuture<'static, (u64, Sent)>>,
 }
 
-/// What became of a frame.
-#[derive(Debug)]
+/// What there is to wait for once QUIC has taken a frame.
+enum Written {
+    Stream(Stream),
+    Datagrams,
+}
+
+/// News of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It has arrived; on datagrams, it has been sent.
-    Whole(u64),
-    /// It has not and will not, because the client did not want it or the path lets none so long through.
-    Lost(u64),
+    /// It is a step further.
+    On,
+    /// It will not arrive, because the client did not want it or the path lets none so long through.
+    Lost,
 }
 
 impl Frames {
     pub(super) fn new(session: Session, video: Video) -> Self {
-        let (begun, sending) = (BTreeMap::new(), FuturesUnordered::new());
-        Self { session, video, next_id: 0, place: (0, 0), begun, sending }
+        Self {
+            session,
+            video,
+            next_id: 0,
+            place: (0, 0),
+            begun: BTreeMap::new(),
+            writing: None,
+            arriving: FuturesUnordered::new(),
+        }
     }
 
     /// Starts to send a frame. [`Frames::sent`] goes on with it.
     pub(super) async fn send(&mut self, frame: Frame) -> Result<(), End> {
         if frame.supersedes {
             // Dropped, their streams are reset.
-            self.sending = FuturesUnordered::new();
+            self.writing = None;
+            self.arriving = FuturesUnordered::new();
             self.begun.clear();
+        }
+        // Usually there is none: nobody sends before this is ready.
+        while self.writing.is_some() {
+            self.sent().await;
         }
         let id = self.next_id;
         self.next_id += 1;
         let session = self.session.clone();
-        let mut sending: BoxFuture<'static, Sent> = match self.video {
+        let writing: BoxFuture<'static, Option<Written>> = match self.video {
             Video::Streams => {
                 let priority = self.priority(frame.keyframe);
                 let header = Header::whole(id, frame.keyframe, &frame.packet)
                     .map_err(|_| End::Close(CloseCode::Internal))?;
-                Box::pin(async move {
-                    match on_stream(&session, header, priority, frame).await {
-                        Some(()) => Sent::Whole(id),
-                        None => Sent::Lost(id),
-                    }
-                })
+                Box::pin(on_stream(session, header, priority, frame))
             }
-            Video::Datagrams => Box::pin(async move {
-                match in_datagrams(&session, id, frame).await {
-                    Some(()) => Sent::Whole(id),
-                    None => Sent::Lost(id),
-                }
-            }),
+            Video::Datagrams => Box::pin(in_datagrams(session, id, frame)),
         };
-        // A path with room takes a frame at once.
-        if let Poll::Ready(sent) = poll!(&mut sending) {
-            return match sent {
-                Sent::Whole(_) => Ok(()),
-                Sent::Lost(_) => {
-                    self.sending.push(Box::pin(async move { sent }));
-                    Ok(())
-                }
-            };
-        }
         self.begun.insert(id, Instant::now());
-        self.sending.push(sending);
+        self.writing = Some((id, writing));
+        // A path with room takes it at once.
+        let lost = poll!(pin!(self.sent())) == Poll::Ready(Sent::Lost);
+        if lost {
+            self.arriving.push(Box::pin(std::future::ready((id, Sent::Lost))));
+        }
         Ok(())
     }
 
@@ -118,27 +126,48 @@ impl Frames {
 
     /// Whether the path takes another frame now, when one comes every `interval`.
     pub(super) fn ready(&self, interval: Duration) -> bool {
-        let Some((_, oldest)) = self.begun.first_key_value() else { return true };
-        match self.video {
-            Video::Streams => {
-                let due = self.session.rtt() + ACK_DELAY + interval * 3 / 2;
-                self.begun.len() < MAX_BEGUN && oldest.elapsed() < due
-            }
-            // Nobody acknowledges datagrams: this one still waits for room.
-            Video::Datagrams => false,
+        if self.writing.is_some() || self.begun.len() >= MAX_BEGUN {
+            return false;
         }
+        let Some((_, oldest)) = self.begun.first_key_value() else { return true };
+        oldest.elapsed() < self.session.rtt() + ACK_DELAY + interval * 3 / 2
     }
 
-    /// Waits for what becomes of one of them. Never returns when there is none.
+    /// Works on what is being sent, and waits for news of it. Never returns when there is none.
     pub(super) async fn sent(&mut self) -> Sent {
-        let Some(sent) = self.sending.next().await else { return std::future::pending().await };
-        let (Sent::Whole(id) | Sent::Lost(id)) = sent;
-        self.begun.remove(&id);
-        sent
+        let Self { begun, writing, arriving, .. } = self;
+        let write = async {
+            match writing {
+                Some((id, future)) => (*id, future.await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            (id, written) = write => {
+                *writing = None;
+                let Some(Written::Stream(stream)) = written else {
+                    begun.remove(&id);
+                    return if written.is_some() { Sent::On } else { Sent::Lost };
+                };
+                arriving.push(Box::pin(arrival(id, stream)));
+                Sent::On
+            }
+            Some((id, sent)) = arriving.next() => {
+                begun.remove(&id);
+                sent
+            }
+        }
     }
 }
 
-async fn on_stream(session: &Session, header: Header, priority: i32, frame: Frame) -> Option<()> {
+/// Hands a frame to QUIC.
+async fn on_stream(
+    session: Session,
+    header: Header,
+    priority: i32,
+    frame: Frame,
+) -> Option<Written> {
     let mut stream = Stream(Some(session.open_uni().await.ok()?));
     let writing = stream.0.as_mut()?;
     writing.set_priority(priority).ok()?;
@@ -146,9 +175,17 @@ async fn on_stream(session: &Session, header: Header, priority: i32, frame: Fram
     let mut chunks = [frame.packet.header, frame.packet.payload];
     writing.write_all_chunks(&mut chunks).await.ok()?;
     writing.finish().ok()?;
-    let stopped = writing.stopped().await.ok()?;
+    Some(Written::Stream(stream))
+}
+
+/// Waits until the client has all of a frame.
+async fn arrival(id: u64, mut stream: Stream) -> (u64, Sent) {
+    let stopped = match &stream.0 {
+        Some(stream) => stream.stopped().await,
+        None => Ok(None),
+    };
     stream.0 = None;
-    stopped.is_none().then_some(())
+    (id, if matches!(stopped, Ok(None)) { Sent::On } else { Sent::Lost })
 }
 
 /// A stream that ends as it should, or is reset: one that is only dropped looks whole to its reader.
@@ -163,12 +200,12 @@ impl Drop for Stream {
     }
 }
 
-async fn in_datagrams(session: &Session, id: u64, frame: Frame) -> Option<()> {
+async fn in_datagrams(session: Session, id: u64, frame: Frame) -> Option<Written> {
     let longest = session.max_datagram_size();
     for piece in pieces(id, frame.keyframe, &frame.packet, longest).ok()? {
         session.send_datagram_wait(piece).await.ok()?;
     }
-    Some(())
+    Some(Written::Datagrams)
 }
 
 #[cfg(test)]
