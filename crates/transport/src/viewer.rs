@@ -8,7 +8,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use spaceport_session::{
-    Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo, Sessions, Subscriber,
+    Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo, Sessions,
+    Subscriber,
 };
 use spaceport_types::{Bitrate, Error, Geometry, Kind, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;

@@ -76,6 +76,7 @@ impl Carrier for Connection {
                 },
                 sent = self.frames.sent() => return Ok(match sent {
                     Sent::On => Heard::Nothing,
+                    Sent::Arrived(waited) => Heard::Waited(waited),
                     Sent::Lost => Heard::Lost,
                 }),
             }

@@ -64,6 +64,8 @@ enum Written {
 pub(super) enum Sent {
     /// It is a step further.
     On,
+    /// It has arrived, after it waited so long on its way.
+    Arrived(Duration),
     /// It will not arrive, because the client did not want it or the path lets none so long through.
     Lost,
 }
@@ -135,7 +137,7 @@ impl Frames {
 
     /// Works on what is being sent, and waits for news of it. Never returns when there is none.
     pub(super) async fn sent(&mut self) -> Sent {
-        let Self { begun, writing, arriving, .. } = self;
+        let Self { session, begun, writing, arriving, .. } = self;
         let write = async {
             match writing {
                 Some((id, future)) => (*id, future.await),
@@ -154,8 +156,9 @@ impl Frames {
                 Sent::On
             }
             Some((id, sent)) = arriving.next() => {
-                begun.remove(&id);
-                sent
+                let Some(began) = begun.remove(&id) else { return sent };
+                let waited = || began.elapsed().saturating_sub(session.rtt() + ACK_DELAY);
+                if sent == Sent::On { Sent::Arrived(waited()) } else { sent }
             }
         }
     }
