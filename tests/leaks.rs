@@ -43,6 +43,9 @@ impl fmt::Display for Held {
     }
 }
 
+/// Descriptors and threads that may be there one moment and gone the next.
+const SLACK: u64 = 4;
+
 /// An offer for H.264, as a player makes it.
 const OFFER: &str = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\n\
 m=video 9 UDP/TLS/RTP/SAVPF 96\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=recvonly\r\na=rtcp-mux\r\n\
@@ -185,8 +188,9 @@ impl World {
         self.settled("after the sockets");
         self.join_peers(peers);
         let after = self.settled("after the peers");
-        assert!(after.descriptors <= warm.descriptors, "{after} after {warm}");
-        assert!(after.threads <= warm.threads, "{after} after {warm}");
+        // The runtime's idle threads come and go; what leaks one for each of a hundred is seen.
+        assert!(after.descriptors <= warm.descriptors + SLACK, "{after} after {warm}");
+        assert!(after.threads <= warm.threads + SLACK, "{after} after {warm}");
         assert!(after.memory <= warm.memory + grows, "{after} after {warm}");
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Echo {
     /// When the ping that is on its way was sent.
     sent_at: Option<Instant>,
     last_sent: Option<Instant>,
-    /// For how long we were busy writing since then, and heard nothing.
+    /// For how long we were busy writing a frame just now, and heard nothing.
     deaf: Duration,
     quickest: Option<(Duration, Instant)>,
 }
@@ -42,13 +42,13 @@ impl Echo {
         Some(Bytes::copy_from_slice(&self.number.to_be_bytes()))
     }
 
-    /// Says for how long nothing was read, since a frame was being written.
+    /// Says for how long nothing was read, since a frame was being written. An answer that is read next
+    /// may have come at any time meanwhile, but no sooner.
     pub(crate) fn deaf(&mut self, time: Duration) {
-        self.deaf += time;
+        self.deaf = time;
     }
 
-    /// Takes an answer. Returns how long its ping waited at least, if it is the one that is expected. What
-    /// was not heard in time may have come at any time before.
+    /// Takes an answer. Returns how long its ping waited at least, if it is the one that is expected.
     pub(crate) fn pong(&mut self, payload: &[u8], now: Instant) -> Option<Duration> {
         if payload != self.number.to_be_bytes() {
             return None;
