@@ -1,10 +1,12 @@
-//! Measures spaceport's capture and encode beside other programs that do the same.
+//! Measures spaceport's capture and encode beside other programs that do the same, and its encoders
+//! beside each other.
 //!
 //! One X server, scenes that are the same every time, and every program in turn, in rounds, so that
 //! whatever else the machine does falls on all of them alike. What is measured and how is in
 //! README.md.
 
 mod process;
+mod quality;
 mod report;
 mod scene;
 mod source;
@@ -35,10 +37,22 @@ const SETTLE: Duration = Duration::from_millis(2_000);
 /// After the last change, for what is still on its way.
 const TAIL: Duration = Duration::from_millis(500);
 
-const USAGE: &str = "usage: spaceport-compare [--rounds N] [--seconds N] [--scenes a,b] \
-                     [--sources a,b] [--python PATH] [--out FOLDER]";
+const USAGE: &str = "usage: spaceport-compare [--codecs | --quality] [--rounds N] [--seconds N] \
+                     [--scenes a,b] [--sources a,b] [--python PATH] [--out FOLDER]";
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bench {
+    /// Spaceport with other programs.
+    Capture,
+    /// Its encoders, streaming.
+    Codecs,
+    /// Its encoders, at the same sharpness.
+    Quality,
+}
 
 struct Options {
+    bench: Bench,
     rounds: u32,
     seconds: u32,
     scenes: Vec<Scene>,
@@ -53,8 +67,11 @@ fn main() -> Result<()> {
         return source::run(&arguments[2..]);
     }
     let options = Options::read(&arguments[1..])?;
-    let mut report = Report::new(&options);
     let server = Xvfb::start(SCREEN)?;
+    if options.bench == Bench::Quality {
+        return quality::run(&options, &server);
+    }
+    let mut report = Report::new(&options, &options.sources);
     let stage = Stage::new(server.display())?;
     for round in 0..options.rounds {
         for &scene in &options.scenes {
@@ -69,7 +86,7 @@ fn main() -> Result<()> {
         }
     }
     say("");
-    report.finish(options.out.as_deref())
+    report.finish(options.out.as_deref(), options.bench.name())
 }
 
 /// Has one program watch one scene.
@@ -90,22 +107,47 @@ fn measure(
     sleep(TAIL);
     let after = process::Usage::of(program.pid(), server.pid())?;
     let units = program.stop()?;
-    let seen = stream::read_counters(&units)?;
+    let seen = stream::read_counters(source.codec(), &units)?;
     Ok(Run::new(scene, source, round, &steps, &units, &seen, before, after))
+}
+
+impl Bench {
+    /// How its results are called.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Capture => "capture",
+            Self::Codecs => "codecs",
+            Self::Quality => "quality",
+        }
+    }
 }
 
 impl Options {
     fn read(arguments: &[String]) -> Result<Self> {
         let mut options = Self {
+            bench: Bench::Capture,
             rounds: 3,
             seconds: 5,
             scenes: Scene::ALL.to_vec(),
-            sources: Source::ALL.to_vec(),
+            sources: Source::programs(),
             python: None,
             out: None,
         };
-        for pair in arguments.chunks(2) {
-            let [name, value] = pair else { return Err(USAGE.into()) };
+        let mut arguments = arguments.iter();
+        while let Some(name) = arguments.next() {
+            match name.as_str() {
+                "--codecs" => {
+                    options.bench = Bench::Codecs;
+                    options.sources = Source::encoders();
+                    continue;
+                }
+                "--quality" => {
+                    options.bench = Bench::Quality;
+                    continue;
+                }
+                _ => {}
+            }
+            let value = arguments.next().ok_or(USAGE)?;
             match name.as_str() {
                 "--rounds" => options.rounds = value.parse()?,
                 "--seconds" => options.seconds = value.parse()?,

@@ -13,6 +13,12 @@ pub(crate) fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// CPU time that this process has used so far, in all its threads.
+pub(crate) fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// CPU time that processes have used so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {

@@ -62,7 +62,7 @@ impl Run {
         };
         let within = units.iter().filter(|unit| (before.at..after.at).contains(&unit.at));
         let (count, bytes) =
-            within.fold((0, 0), |(count, bytes), unit| (count + 1, bytes + unit.payload.len()));
+            within.fold((0, 0), |(count, bytes), unit| (count + 1, bytes + unit.bytes));
         let (program_cpu, server_cpu) = (cpu(|usage| usage.program), cpu(|usage| usage.server));
         Self {
             scene,
@@ -104,6 +104,8 @@ impl Run {
 pub(crate) struct Report {
     runs: Vec<Run>,
     about: Value,
+    /// The source that others are compared with.
+    base: Source,
 }
 
 /// What the runs of one program in one scene come to.
@@ -117,28 +119,20 @@ struct Summary {
 }
 
 impl Report {
-    pub(crate) fn new(options: &Options) -> Self {
-        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-        let about = json!({
-            "command": format!("spaceport-compare {command}").trim_end(),
-            "date": said_by("date", &["-u", "+%Y-%m-%dT%H:%MZ"]),
-            "machine": {
-                "cpu": field("/proc/cpuinfo", "model name"),
-                "cores": std::thread::available_parallelism().map_or(0, usize::from),
-                "kernel": said_by("uname", &["-sr"]),
-            },
-            "versions": {
-                "commit": said_by("git", &["describe", "--always", "--dirty"]),
-                "gstreamer": gstreamer::version_string().as_str(),
-                "pixelflux": options.python.as_deref().map(|python| {
-                    let script = "import importlib.metadata as m; print(m.version('pixelflux'))";
-                    said_by(&python.to_string_lossy(), &["-c", script])
-                }),
-            },
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-        });
-        Self { runs: Vec::new(), about }
+    pub(crate) fn new(options: &Options, sources: &[Source]) -> Self {
+        let mut about = about();
+        about["rounds"] = options.rounds.into();
+        about["seconds"] = options.seconds.into();
+        about["versions"]["pixelflux"] = options
+            .python
+            .as_deref()
+            .and_then(|python| {
+                let script = "import importlib.metadata as m; print(m.version('pixelflux'))";
+                said_by(&python.to_string_lossy(), &["-c", script])
+            })
+            .into();
+        let base = sources.first().copied().unwrap_or(Source::Spaceport);
+        Self { runs: Vec::new(), about, base }
     }
 
     pub(crate) fn add(&mut self, run: Run) {
@@ -146,17 +140,9 @@ impl Report {
     }
 
     /// Prints the table, and writes the runs to a file in `folder`.
-    pub(crate) fn finish(mut self, folder: Option<&Path>) -> Result<()> {
-        let table = self.table()?;
-        std::io::stdout().write_all(table.as_bytes())?;
-        let Some(folder) = folder else { return Ok(()) };
+    pub(crate) fn finish(mut self, folder: Option<&Path>, name: &str) -> Result<()> {
         self.about["runs"] = self.runs.iter().map(Run::json).collect();
-        fs::create_dir_all(folder)?;
-        let file = folder.join("capture.json");
-        fs::write(&file, serde_json::to_string_pretty(&self.about)? + "\n")?;
-        fs::write(folder.join("capture.md"), table)?;
-        say(&format!("written to {}", file.display()));
-        Ok(())
+        write(folder, name, &self.about, &self.table()?)
     }
 
     fn table(&self) -> Result<String> {
@@ -168,12 +154,13 @@ impl Report {
         }
         let summaries: BTreeMap<_, _> =
             groups.iter().map(|(&key, runs)| (key, Summary::of(runs))).collect();
+        let base = Source::ALL.iter().position(|&source| source == self.base).unwrap_or(0);
         let mut table = String::from(
             "| scene | program | latency p50 ms | p95 ms | CPU ms/s | X server ms/s | kbit/s | frames/s |\n\
              |---|---|---|---|---|---|---|---|\n",
         );
         for (&(scene, source), summary) in &summaries {
-            let ours = summaries.get(&(scene, 0)).filter(|_| source != 0);
+            let ours = summaries.get(&(scene, base)).filter(|_| source != base);
             let (name, program) = (Scene::ALL[scene].name(), Source::ALL[source].name());
             let cell = |of: fn(&Summary) -> Option<f64>| match (of(summary), ours.and_then(of)) {
                 (Some(value), Some(ours)) if ours > 0.0 => {
@@ -196,8 +183,9 @@ impl Report {
         let others = percentile(&others, 0.5).unwrap_or(0.0);
         writeln!(
             table,
-            "\nIn brackets: how many times that of `spaceport`. All other processes of the machine \
-             took {others:.0} ms/s of CPU meanwhile, at the median."
+            "\nIn brackets: how many times that of `{}`. All other processes of the machine took \
+             {others:.0} ms/s of CPU meanwhile, at the median.",
+            self.base.name()
         )?;
         Ok(table)
     }
@@ -223,6 +211,36 @@ impl Summary {
     }
 }
 
+/// What was run, when, and on what.
+pub(crate) fn about() -> Value {
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    json!({
+        "command": format!("spaceport-compare {command}").trim_end(),
+        "date": said_by("date", &["-u", "+%Y-%m-%dT%H:%MZ"]),
+        "machine": {
+            "cpu": field("/proc/cpuinfo", "model name"),
+            "cores": std::thread::available_parallelism().map_or(0, usize::from),
+            "kernel": said_by("uname", &["-sr"]),
+        },
+        "versions": {
+            "commit": said_by("git", &["describe", "--always", "--dirty"]),
+            "gstreamer": gstreamer::version_string().as_str(),
+        },
+    })
+}
+
+/// Prints a table, and writes it and all that is known to files in `folder`.
+pub(crate) fn write(folder: Option<&Path>, name: &str, all: &Value, table: &str) -> Result<()> {
+    std::io::stdout().write_all(table.as_bytes())?;
+    let Some(folder) = folder else { return Ok(()) };
+    fs::create_dir_all(folder)?;
+    let file = folder.join(name).with_extension("json");
+    fs::write(&file, serde_json::to_string_pretty(all)? + "\n")?;
+    fs::write(file.with_extension("md"), table)?;
+    say(&format!("written to {}", file.display()));
+    Ok(())
+}
+
 fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -231,7 +249,7 @@ fn percentile(values: &[f64], share: f64) -> Option<f64> {
 }
 
 /// Two decimals are more than repeats.
-fn rounded(value: Option<f64>) -> Option<f64> {
+pub(crate) fn rounded(value: Option<f64>) -> Option<f64> {
     value.map(|value| (value * 100.0).round() / 100.0)
 }
 

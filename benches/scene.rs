@@ -3,13 +3,17 @@
 //! Everything is in pixmaps of the server before the run, so that a step is a few requests and the
 //! drawing costs next to nothing. The last request of every step writes the step's number into the
 //! picture, as 16 blocks of 16 pixels, black or white. Whoever decodes the picture can read it.
+//!
+//! All of it is drawn into one window that covers the screen, and that has a title like any app's:
+//! who watches the display and who watches the window see the same pixels.
 
 use std::time::Duration;
 
+use spaceport_types::Rect;
 use x11rb::connection::Connection;
 use x11rb::protocol::xproto::{
-    ConnectionExt as _, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Pixmap, Rectangle,
-    Window, WindowClass,
+    AtomEnum, ConnectionExt as _, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Pixmap,
+    PropMode, Rectangle, Window, WindowClass,
 };
 use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
@@ -38,6 +42,9 @@ pub(crate) struct Step {
     pub(crate) number: u16,
     pub(crate) at: u64,
 }
+
+/// The title of the window that everything is drawn into.
+pub(crate) const TITLE: &str = "scenes of spaceport-compare";
 
 /// Pixels on a side of one bit of the number.
 pub(crate) const BLOCK: u16 = 16;
@@ -68,6 +75,17 @@ impl Scene {
             Self::Drag => "drag",
             Self::Video => "video",
         }
+    }
+
+    /// Where it changes something: of the typist's, the line that is typed.
+    pub(crate) fn area(self) -> Rect {
+        let Rectangle { x, y, width, height } = match self {
+            Self::Typing => Rectangle { height: CELL.1, ..TERMINAL },
+            Self::Scroll => TERMINAL,
+            Self::Video => FILM,
+            Self::Idle | Self::Drag => return SCREEN.bounds(),
+        };
+        Rect::new(x as u32, y as u32, width.into(), height.into())
     }
 }
 
@@ -103,7 +121,7 @@ impl Stage {
         let (root, depth) = (screen.root, screen.root_depth);
         let window = connection.generate_id()?;
         let (width, height) = (SCREEN.width as u16, SCREEN.height as u16);
-        let attributes = CreateWindowAux::new().override_redirect(1).background_pixel(0);
+        let attributes = CreateWindowAux::new().background_pixel(0);
         let class = WindowClass::INPUT_OUTPUT;
         connection.create_window(
             depth,
@@ -118,6 +136,8 @@ impl Stage {
             0,
             &attributes,
         )?;
+        let (name, text) = (AtomEnum::WM_NAME, AtomEnum::STRING);
+        connection.change_property8(PropMode::REPLACE, window, name, text, TITLE.as_bytes())?;
         connection.map_window(window)?;
         let [black, white] = [0, 0x00ff_ffff].map(|color| -> Result<Gcontext> {
             let gc = connection.generate_id()?;
@@ -208,6 +228,14 @@ impl Player<'_> {
             self.stage.connection.flush()?;
             steps.push(Step { number: self.number, at });
         }
+    }
+
+    /// Goes on by one step, without its number, and returns when it is drawn.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        self.number += 1;
+        self.step()?;
+        self.stage.connection.sync()?;
+        Ok(())
     }
 
     fn step(&mut self) -> Result<()> {

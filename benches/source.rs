@@ -16,6 +16,7 @@ use gstreamer as gst;
 use gstreamer::prelude::*;
 use gstreamer_app as gst_app;
 use spaceport_media::pipeline;
+use spaceport_media::windows::Windows;
 use spaceport_session::{
     Attach, Carrier, Cursor, Event, Launch, Limits, Open, Policy, Publisher, Sessions,
 };
@@ -23,6 +24,7 @@ use spaceport_testkit::Xvfb;
 use spaceport_types::{Bitrate, Codec, Target};
 
 use crate::process::now;
+use crate::scene::{BLOCK, TITLE};
 use crate::{Result, SCREEN};
 
 /// Who captures and encodes.
@@ -32,15 +34,28 @@ pub(crate) enum Source {
     Spaceport,
     /// The same, reading the framebuffer file of a server that spaceport started.
     SpaceportFbdir,
+    /// The same as the first, of the window that the scenes are drawn into.
+    SpaceportWindow,
     /// GStreamer's elements in their usual order.
     Gstreamer,
     /// What selkies captures with.
     Pixelflux,
+    /// Spaceport's pipeline with one of its encoders, at the rate of a session that asks for none.
+    X264,
+    Openh264,
+    Vp8,
+    Vp9,
+    Av1,
+    Png,
+    Bgra,
 }
 
 /// One access unit, and when it was done.
 pub(crate) struct Unit {
     pub(crate) at: u64,
+    /// Its size.
+    pub(crate) bytes: usize,
+    /// All of it, or of raw pixels the rows that hold the number: the rest would be gigabytes.
     pub(crate) payload: Vec<u8>,
 }
 
@@ -53,16 +68,64 @@ const QUANTIZER: u32 = 23;
 const KBPS: u32 = 100_000;
 
 impl Source {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Spaceport, Self::SpaceportFbdir, Self::Gstreamer, Self::Pixelflux];
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Spaceport,
+        Self::SpaceportFbdir,
+        Self::SpaceportWindow,
+        Self::Gstreamer,
+        Self::Pixelflux,
+        Self::X264,
+        Self::Openh264,
+        Self::Vp8,
+        Self::Vp9,
+        Self::Av1,
+        Self::Png,
+        Self::Bgra,
+    ];
+
+    /// Those that do the same in different ways.
+    pub(crate) fn programs() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|source| source.encoder().is_none()).collect()
+    }
+
+    /// Those that differ in the encoder.
+    pub(crate) fn encoders() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|source| source.encoder().is_some()).collect()
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Spaceport => "spaceport",
             Self::SpaceportFbdir => "spaceport-fbdir",
+            Self::SpaceportWindow => "spaceport-window",
             Self::Gstreamer => "gstreamer",
             Self::Pixelflux => "pixelflux",
+            Self::X264 => "x264",
+            Self::Openh264 => "openh264",
+            Self::Vp8 => "vp8",
+            Self::Vp9 => "vp9",
+            Self::Av1 => "av1",
+            Self::Png => "png",
+            Self::Bgra => "bgra",
         }
+    }
+
+    pub(crate) fn codec(self) -> Codec {
+        self.encoder().map_or(Codec::H264, |(codec, _)| codec)
+    }
+
+    /// What is asked for by name, and its codec.
+    fn encoder(self) -> Option<(Codec, &'static str)> {
+        Some(match self {
+            Self::X264 => (Codec::H264, "x264"),
+            Self::Openh264 => (Codec::H264, "openh264enc"),
+            Self::Vp8 => (Codec::Vp8, "vp8enc"),
+            Self::Vp9 => (Codec::Vp9, "vp9enc"),
+            Self::Av1 => (Codec::Av1, "av1enc"),
+            Self::Png => (Codec::Png, "png"),
+            Self::Bgra => (Codec::Bgra, "raw"),
+            _ => return None,
+        })
     }
 
     /// Starts it on the display of `server`.
@@ -89,9 +152,13 @@ impl Source {
             .spawn()?;
         let stdout = child.stdout.take().ok_or("no stdout")?;
         let started = Arc::new((Mutex::new(false), Condvar::new()));
+        let kept = match self.codec() {
+            Codec::Bgra => SCREEN.width as usize * 4 * BLOCK as usize,
+            _ => usize::MAX,
+        };
         let reader = std::thread::spawn({
             let started = Arc::clone(&started);
-            move || read_units(stdout, &started)
+            move || read_units(stdout, kept, &started)
         });
         Ok(Program { child, reader: Some(reader), started })
     }
@@ -138,8 +205,9 @@ impl Drop for Program {
     }
 }
 
-/// Reads units until the program ends. The last may be cut off, and is left out.
-fn read_units(mut stdout: ChildStdout, started: &(Mutex<bool>, Condvar)) -> Vec<Unit> {
+/// Reads units until the program ends, and keeps that many bytes of each. The last may be cut off,
+/// and is left out.
+fn read_units(mut stdout: ChildStdout, kept: usize, started: &(Mutex<bool>, Condvar)) -> Vec<Unit> {
     let mut units = Vec::new();
     loop {
         let (mut at, mut length) = ([0; 8], [0; 4]);
@@ -150,7 +218,12 @@ fn read_units(mut stdout: ChildStdout, started: &(Mutex<bool>, Condvar)) -> Vec<
         if stdout.read_exact(&mut payload).is_err() {
             return units;
         }
-        units.push(Unit { at: u64::from_le_bytes(at), payload });
+        let bytes = payload.len();
+        if kept < bytes {
+            payload.truncate(kept);
+            payload.shrink_to_fit();
+        }
+        units.push(Unit { at: u64::from_le_bytes(at), bytes, payload });
         *started.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         started.1.notify_all();
     }
@@ -168,17 +241,17 @@ fn write_unit(at: u64, payload: &[u8]) -> Result<()> {
 
 /// What a started process does, by its arguments: name, display, framebuffer.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    match arguments {
-        [name, display, _] if name == Source::Spaceport.name() => spaceport(display, None),
-        [name, display, file] if name == Source::SpaceportFbdir.name() => {
-            spaceport(display, Some(file))
-        }
-        [name, display, _] if name == Source::Gstreamer.name() => gstreamer(display),
+    let [name, display, framebuffer] = arguments else {
+        return Err("started with what is not a source".into());
+    };
+    match Source::ALL.into_iter().find(|source| source.name() == name) {
+        Some(Source::Gstreamer) => gstreamer(display),
+        Some(source) if source != Source::Pixelflux => spaceport(source, display, framebuffer),
         _ => Err("started with what is not a source".into()),
     }
 }
 
-fn spaceport(display: &str, framebuffer: Option<&str>) -> Result<()> {
+fn spaceport(source: Source, display: &str, framebuffer: &str) -> Result<()> {
     struct Start(Mutex<Sender<Publisher>>);
     impl Launch for Start {
         fn launch(&self, publisher: Publisher) {
@@ -190,23 +263,39 @@ fn spaceport(display: &str, framebuffer: Option<&str>) -> Result<()> {
     let sessions = Sessions::new(Limits::default(), Arc::new(Start(Mutex::new(sender))));
     let mut config = pipeline::Config::default();
     config.capture.display = Some(display.to_owned());
-    config.capture.framebuffer = framebuffer.map(Into::into);
+    let mut target = Target::Display { display_id: display.to_owned() };
+    match source {
+        Source::SpaceportFbdir => config.capture.framebuffer = Some(framebuffer.into()),
+        Source::SpaceportWindow => {
+            let windows = Windows::new(Some(display));
+            let list = windows.list()?;
+            let window = list.into_iter().find(|window| window.title == TITLE);
+            let window = window.ok_or("the window of the scenes is not there")?;
+            target = Target::Window { handle: window.handle, epoch: window.epoch };
+            config.capture.windows = Some(windows);
+        }
+        _ => {}
+    }
+    let codec = source.codec();
+    let encoder = source.encoder().map(|(_, name)| name.to_owned());
+    let bitrate = encoder.is_none().then(|| Bitrate::from_kbps(KBPS));
+    config.encoder.encoder = encoder;
     #[expect(clippy::disallowed_methods, reason = "a session is opened once, here")]
     let now_instant = Instant::now();
     let opened = sessions.open(
         Open {
-            target: Target::Display { display_id: display.to_owned() },
+            target,
             bounds: SCREEN.bounds().into(),
-            codec: Codec::H264,
+            codec,
             max_fps: FPS,
             max_dimension: 0,
-            bitrate: Some(Bitrate::from_kbps(KBPS)),
+            bitrate,
             policy: Policy::ViewOnly,
             ticket_ttl: None,
         },
         now_instant,
     )?;
-    let attach = Attach { codec: Codec::H264, carrier: Carrier::Socket, cursor: Cursor::Apart };
+    let attach = Attach { codec, carrier: Carrier::Socket, cursor: Cursor::Apart };
     let mut viewer = sessions.attach(&opened.info.id, attach)?;
     let _pipeline = pipeline::spawn(publishers.recv()?, config)?;
     // A thread that sleeps until the viewer's queue has something, as a transport would.

@@ -120,7 +120,7 @@ impl Parts for Config {
     }
 
     fn encoder(&self, config: &encode::Config, name: Option<String>) -> Result<Box<dyn Encoder>> {
-        encode::open(config, &encode::Preference { encoder: name })
+        encode::open(config, &encode::Preference { encoder: name, quantizer: None })
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Kind {
     settings: fn(&Config) -> Vec<(&'static str, String)>,
     /// The property that holds the rate, and its value for one in bits per second.
     bitrate: (&'static str, fn(u64) -> String),
+    /// The properties that bound its quantizer; none where a device decides.
+    quantizer: &'static [&'static str],
 }
 
 /// A device that encodes.
@@ -82,6 +84,9 @@ impl Device {
 const RENDER: Device = Device { name: "GPU", node: ("/dev/dri", "renderD") };
 const NVIDIA: Device = Device { name: "NVIDIA GPU", node: ("/dev", "nvidiactl") };
 const V4L2: Device = Device { name: "video device", node: ("/dev", "video") };
+
+/// Of libvpx and libaom, from 0 to 63.
+const QUANTIZERS: &[&str] = &["min-quantizer", "max-quantizer"];
 
 /// Bits per second, as most elements count.
 fn bits(bps: u64) -> String {
@@ -120,6 +125,7 @@ pub(super) const OPENH264: Kind = Kind {
         .to_vec()
     },
     bitrate: ("bitrate", bits),
+    quantizer: &["qp-min", "qp-max"],
 };
 
 /// VP8 by libvpx, for browsers without H.264 in WebRTC.
@@ -138,6 +144,7 @@ pub(super) const VP8: Kind = Kind {
         libvpx(config, &[("cpu-used", "-12"), ("static-threshold", "100")])
     },
     bitrate: ("target-bitrate", bits),
+    quantizer: QUANTIZERS,
 };
 
 /// VP9 by libvpx: half the bits of VP8 where text scrolls, for a third more CPU.
@@ -166,6 +173,7 @@ pub(super) const VP9: Kind = Kind {
         libvpx(config, &own)
     },
     bitrate: ("target-bitrate", bits),
+    quantizer: QUANTIZERS,
 };
 
 /// The settings of VP8 and VP9 alike, with a codec's own.
@@ -234,6 +242,7 @@ pub(super) const AV1: Kind = Kind {
         settings
     },
     bitrate: ("target-bitrate", kilobits),
+    quantizer: QUANTIZERS,
 };
 
 /// H.264 by a GPU's VA-API driver, as newer GStreamers reach it.
@@ -328,6 +337,7 @@ const HARDWARE: Kind = Kind {
     forces_keyframes: true,
     settings: |_| Vec::new(),
     bitrate: ("bitrate", kilobits),
+    quantizer: &[],
 };
 
 fn va_settings() -> Vec<(&'static str, String)> {
@@ -363,7 +373,11 @@ pub(super) struct Gst {
 }
 
 impl Gst {
-    pub(super) fn open(kind: &'static Kind, config: &Config) -> Result<Self> {
+    pub(super) fn open(
+        kind: &'static Kind,
+        config: &Config,
+        quantizer: Option<u8>,
+    ) -> Result<Self> {
         if let Some(device) = &kind.device {
             device.check()?;
         }
@@ -387,6 +401,15 @@ impl Gst {
         for (name, value) in (kind.settings)(config) {
             // Versions differ in what they know; what is left out is the element's default.
             set(&element, name, &value);
+        }
+        if let Some(quantizer) = quantizer {
+            if kind.quantizer.is_empty() {
+                let message = format!("`{}` takes no fixed quantizer", kind.name);
+                return Err(Error::because(Cause::EncoderFailed, message));
+            }
+            for name in kind.quantizer {
+                set(&element, name, &quantizer.to_string());
+            }
         }
         let colorimetry = match kind.matrix {
             Matrix::Bt601 => "bt601",

@@ -98,6 +98,9 @@ pub struct Preference {
     /// Only this implementation, by the name [`Encoder::name`] reports. Unset: the first of
     /// [`ranked`] that opens.
     pub encoder: Option<String>,
+    /// Every picture at this quantizer, on the encoder's own scale, whatever the rate: to compare
+    /// encoders, not to stream. What loses nothing has none and ignores it.
+    pub quantizer: Option<u8>,
 }
 
 /// One implementation that this build knows of, whether or not this machine has it.
@@ -119,7 +122,7 @@ pub struct Candidate {
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Element(&'static gst::Kind),
-    Own(fn(&Config) -> Result<Box<dyn Encoder>>),
+    Own(fn(&Config, Option<u8>) -> Result<Box<dyn Encoder>>),
 }
 
 /// The one list of implementations. Of each codec, those in software come best first; those in
@@ -131,7 +134,7 @@ const CANDIDATES: &[Candidate] = &[
         codec: Codec::H264,
         limitation: None,
         device: None,
-        open: Open::Own(|config| Ok(Box::new(x264::X264::open(config)?))),
+        open: Open::Own(|config, quantizer| Ok(Box::new(x264::X264::open(config, quantizer)?))),
     },
     Candidate::element(
         &gst::OPENH264,
@@ -156,14 +159,14 @@ const CANDIDATES: &[Candidate] = &[
         codec: Codec::Png,
         limitation: Some(LOSSLESS),
         device: None,
-        open: Open::Own(|config| Ok(Box::new(png::Png::open(config)?))),
+        open: Open::Own(|config, _| Ok(Box::new(png::Png::open(config)?))),
     },
     Candidate {
         name: RAW_NAME,
         codec: Codec::Bgra,
         limitation: Some(LOSSLESS),
         device: None,
-        open: Open::Own(|config| Ok(Box::new(pixels::Raw::open(config)?))),
+        open: Open::Own(|config, _| Ok(Box::new(pixels::Raw::open(config)?))),
     },
 ];
 
@@ -182,10 +185,10 @@ impl Candidate {
         }
     }
 
-    fn open(&self, config: &Config) -> Result<Box<dyn Encoder>> {
+    fn open(&self, config: &Config, quantizer: Option<u8>) -> Result<Box<dyn Encoder>> {
         match self.open {
-            Open::Element(kind) => Ok(Box::new(gst::Gst::open(kind, config)?)),
-            Open::Own(open) => open(config),
+            Open::Element(kind) => Ok(Box::new(gst::Gst::open(kind, config, quantizer)?)),
+            Open::Own(open) => open(config, quantizer),
         }
     }
 }
@@ -237,7 +240,7 @@ pub fn open(config: &Config, preference: &Preference) -> Result<Box<dyn Encoder>
         if wanted.is_some_and(|name| name != candidate.name) {
             continue;
         }
-        match candidate.open(config) {
+        match candidate.open(config, preference.quantizer) {
             Ok(encoder) => return Ok(encoder),
             Err(error) => {
                 tracing::debug!(encoder = candidate.name, %error, "encoder did not open");

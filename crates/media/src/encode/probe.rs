@@ -96,7 +96,7 @@ fn time(candidate: &Candidate) -> Result<Duration> {
         max_fps: 30,
         latency: Duration::from_millis(200),
     };
-    let mut encoder = candidate.open(&config)?;
+    let mut encoder = candidate.open(&config, None)?;
     let stride = SIZE.width as usize * 4;
     let mut pixels = vec![0; stride * SIZE.height as usize];
     let whole = [SIZE.bounds()];
@@ -154,7 +154,7 @@ fn try_out(candidate: &Candidate) -> Result<()> {
         max_fps: 30,
         latency: Duration::from_millis(200),
     };
-    let mut encoder = candidate.open(&config)?;
+    let mut encoder = candidate.open(&config, None)?;
     let stride = SIZE.width as usize * 4;
     let mut pixels: Vec<u8> =
         (0..stride * SIZE.height as usize).map(|index| (index % stride / 5) as u8).collect();

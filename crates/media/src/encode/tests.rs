@@ -294,7 +294,7 @@ pub(super) fn config(codec: Codec, size: Size) -> Config {
 }
 
 pub(super) fn open(name: &str, size: Size) -> Box<dyn Encoder> {
-    let preference = Preference { encoder: Some(name.to_owned()) };
+    let preference = Preference { encoder: Some(name.to_owned()), ..Preference::default() };
     super::open(&config(codec(name), size), &preference).unwrap()
 }
 
@@ -375,7 +375,7 @@ fn a_smaller_size_shows_the_whole_picture() {
         let mut screen = Screen::new(1280, 721);
         screen.bars();
         let config = Config { size: screen.size.fitted(639), ..config(codec(name), screen.size) };
-        let preference = Preference { encoder: Some(name.to_owned()) };
+        let preference = Preference { encoder: Some(name.to_owned()), ..Preference::default() };
         let mut encoder = super::open(&config, &preference).unwrap();
         let damage = screen.whole();
         let key = encode(&mut encoder, &mut screen, Mode::Keyframe, &damage);
@@ -396,7 +396,7 @@ fn a_smaller_size_shows_the_whole_picture() {
 #[test]
 fn what_an_encoder_cannot_do_is_said() {
     let refuse = |name: &str, size| {
-        let preference = Preference { encoder: Some(name.to_owned()) };
+        let preference = Preference { encoder: Some(name.to_owned()), ..Preference::default() };
         let codec = if name == "av1enc" { Codec::Av1 } else { Codec::H264 };
         super::open(&config(codec, size), &preference).err().unwrap()
     };
@@ -621,7 +621,7 @@ fn the_rate_stays_below_the_cap_and_follows_it() {
             latency: Duration::from_millis(200),
             ..config(codec(name), screen.size)
         };
-        let preference = Preference { encoder: Some(name.to_owned()) };
+        let preference = Preference { encoder: Some(name.to_owned()), ..Preference::default() };
         let mut encoder = super::open(&config, &preference).unwrap();
         // Each frame is 16 ms, so this is two seconds at either rate.
         for (kbps, first) in [(4_000, Mode::Keyframe), (lower, Mode::Delta)] {

@@ -36,10 +36,12 @@ pub(super) struct X264 {
     /// The last change was not encoded, for want of room on the path.
     waiting: bool,
     rate: Rate,
+    /// The quantizer of every picture, if that is not for `rate` to say.
+    fixed: Option<u8>,
 }
 
 impl X264 {
-    pub(super) fn open(config: &Config) -> Result<Self> {
+    pub(super) fn open(config: &Config, quantizer: Option<u8>) -> Result<Self> {
         let canvas = Canvas::new(Layout::Nv12, Matrix::Bt601, config.source, config.size);
         let coded = canvas.coded();
         let rate = Rate::new(coded, config.bitrate, config.latency, config.max_fps);
@@ -58,6 +60,7 @@ impl X264 {
             waiting: false,
             canvas,
             rate,
+            fixed: quantizer.map(|it| it.clamp(1, MAX_QUANTIZER)),
         })
     }
 
@@ -100,7 +103,7 @@ impl Encoder for X264 {
             mode,
             moved.is_some(),
         );
-        let Some(quantizer) = quantizer else {
+        let Some(quantizer) = self.fixed.or(quantizer) else {
             self.waiting = true;
             return Ok(None);
         };
@@ -136,6 +139,9 @@ impl Encoder for X264 {
         Ok(())
     }
 }
+
+/// The coarsest that H.264 has; 0 would be lossless, which its baseline profile has not.
+const MAX_QUANTIZER: u8 = 51;
 
 /// The highest frame rate that is worth telling apart.
 const MAX_FPS: u32 = 240;
