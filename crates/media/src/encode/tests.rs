@@ -10,7 +10,7 @@ use gstreamer_video as gst_video;
 use gstreamer_video::prelude::*;
 use spaceport_types::{Bitrate, Cause, Codec, Rect, Size};
 
-use super::{Config, Encoded, Encoder, Mode, Preference};
+use super::{CANDIDATES, Config, Encoded, Encoder, Mode, Preference};
 use crate::Frame;
 use crate::capture::counter;
 
@@ -512,7 +512,7 @@ fn what_loses_nothing_is_not_sent_as_often_as_it_changes() {
 #[test]
 fn every_encoder_here_passes_its_probe() {
     let results = super::probe();
-    assert_eq!(results.len(), super::CANDIDATES.len());
+    assert_eq!(results.len(), CANDIDATES.len());
     for result in results {
         if result.hardware {
             // Whether it works is up to the machine; that it is said, is not.
@@ -662,5 +662,52 @@ fn a_small_change_shows_in_the_very_next_picture() {
             let luma = |x, y| picture.luma[(y * picture.size.width + x) as usize];
             assert_eq!(counter::decode(luma), Some(number as u16), "{name}, {number}");
         }
+    }
+}
+
+/// People choose by that list, so it is this one.
+#[test]
+fn the_document_names_exactly_the_encoders_there_are() {
+    let document = include_str!("../../../../docs/codecs.md");
+    let (_, section) = document.split_once("## The encoders").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let mut named: Vec<(&str, &str)> = section
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('`');
+            Some((cells.next()?, cells.nth(1)?))
+        })
+        .collect();
+    if cfg!(not(feature = "x264")) {
+        named.retain(|&(name, _)| name != "x264");
+    }
+    let there_are: Vec<_> =
+        CANDIDATES.iter().map(|candidate| (candidate.name, candidate.codec.name())).collect();
+    assert_eq!(named, there_are);
+}
+
+#[test]
+fn a_caret_is_no_reason_to_sharpen_everything_and_rest_is() {
+    // x264 sharpens what has settled in between; OpenH264 and libaom have ideas of their own.
+    for name in encoders().into_iter().filter(|name| ["vp8enc", "vp9enc"].contains(name)) {
+        let mut screen = Screen::new(640, 360);
+        screen.text(screen.size.bounds());
+        let mut encoder = open(name, screen.size);
+        let damage = screen.whole();
+        let mut stream = vec![encode(&mut encoder, &mut screen, Mode::Keyframe, &damage).payload];
+        let caret = Rect::new(301, 170, 2, 16);
+        for index in 0..20 {
+            screen.fill(caret, if index % 2 == 0 { WHITE } else { BLACK });
+            stream.push(encode(&mut encoder, &mut screen, Mode::Delta, &[caret]).payload);
+        }
+        // At 50 Mbit/s there would be room for 100 KB in each.
+        let carets: Vec<_> = stream[11..].iter().map(Bytes::len).collect();
+        assert!(carets.iter().sum::<usize>() < stream[0].len() / 2, "{name}: {carets:?}");
+        for _ in 0..3 {
+            stream.push(encode(&mut encoder, &mut screen, Mode::Refine, &[]).payload);
+        }
+        let pictures = decode(codec(name), &stream);
+        let (before, after) = (pictures[20].psnr(&screen), pictures[23].psnr(&screen));
+        assert!(after > before + 2.0, "{name}: {before} dB, then {after} dB");
     }
 }
