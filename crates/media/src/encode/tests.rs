@@ -300,7 +300,7 @@ pub(super) fn open(name: &str, size: Size) -> Box<dyn Encoder> {
 
 /// All implementations in software that leave something out; each has to do right by every test.
 fn encoders() -> Vec<&'static str> {
-    let lossy = super::CANDIDATES.iter().filter(|candidate| !LOSSLESS.contains(&candidate.codec));
+    let lossy = CANDIDATES.iter().filter(|candidate| !LOSSLESS.contains(&candidate.codec));
     lossy.filter(|candidate| candidate.device.is_none()).map(|candidate| candidate.name).collect()
 }
 
