@@ -261,7 +261,7 @@ impl Picture {
             let coded = &luma.rows[y * luma.stride + from..y * luma.stride + to];
             for (pixel, &coded) in row.as_chunks::<4>().0.iter().zip(coded) {
                 let [b, g, r] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
-                let luma = 16 + (red * r + green * g + blue * b + 32_768 >> 16);
+                let luma = 16 + ((red * r + green * g + blue * b + 32_768) >> 16);
                 error += u64::from(luma.abs_diff(coded.into()).pow(2));
             }
         }

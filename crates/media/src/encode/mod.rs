@@ -122,8 +122,11 @@ pub struct Candidate {
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Element(&'static gst::Kind),
-    Own(fn(&Config, Option<u8>) -> Result<Box<dyn Encoder>>),
+    Own(OpenOwn),
 }
+
+/// Opens one of our own, at a fixed quantizer if there is one.
+type OpenOwn = fn(&Config, Option<u8>) -> Result<Box<dyn Encoder>>;
 
 /// The one list of implementations. Of each codec, those in software come best first; those in
 /// hardware come after them, and [`ranked`] decides.

@@ -28,7 +28,7 @@ fn tolerance(name: &str) -> f64 {
 }
 
 fn codec(name: &str) -> Codec {
-    let known = super::CANDIDATES.iter().find(|candidate| candidate.name == name);
+    let known = CANDIDATES.iter().find(|candidate| candidate.name == name);
     known.expect("a candidate of that name").codec
 }
 
