@@ -40,20 +40,23 @@ struct Contender {
     name: &'static str,
     codec: Codec,
     quantizers: &'static [u8],
+    /// Whether brightness is weighed as BT.709 says rather than BT.601. Decoders do not all pass on
+    /// what the stream declares.
+    bt709: bool,
 }
 
-const H264: &[u8] = &[17, 23, 29, 35];
+const H264: &[u8] = &[17, 23, 29, 35, 41];
 const LIBVPX: &[u8] = &[8, 20, 32, 44];
 const NONE: &[u8] = &[0];
 
 const CONTENDERS: [Contender; 7] = [
-    Contender { name: "x264", codec: Codec::H264, quantizers: H264 },
-    Contender { name: "openh264enc", codec: Codec::H264, quantizers: H264 },
-    Contender { name: "vp8enc", codec: Codec::Vp8, quantizers: LIBVPX },
-    Contender { name: "vp9enc", codec: Codec::Vp9, quantizers: LIBVPX },
-    Contender { name: "av1enc", codec: Codec::Av1, quantizers: LIBVPX },
-    Contender { name: "png", codec: Codec::Png, quantizers: NONE },
-    Contender { name: "raw", codec: Codec::Bgra, quantizers: NONE },
+    Contender { name: "x264", codec: Codec::H264, quantizers: H264, bt709: false },
+    Contender { name: "openh264enc", codec: Codec::H264, quantizers: H264, bt709: true },
+    Contender { name: "vp8enc", codec: Codec::Vp8, quantizers: LIBVPX, bt709: false },
+    Contender { name: "vp9enc", codec: Codec::Vp9, quantizers: LIBVPX, bt709: false },
+    Contender { name: "av1enc", codec: Codec::Av1, quantizers: LIBVPX, bt709: false },
+    Contender { name: "png", codec: Codec::Png, quantizers: NONE, bt709: false },
+    Contender { name: "raw", codec: Codec::Bgra, quantizers: NONE, bt709: false },
 ];
 
 /// A sequence of pictures.
@@ -206,13 +209,13 @@ impl Clip {
 
     /// Decodes it and compares it with what it was.
     fn judge(&self, contender: usize, quantizer: u8, coded: &Coded) -> Result<Point> {
-        let codec = CONTENDERS[contender].codec;
+        let Contender { codec, bt709, .. } = CONTENDERS[contender];
         let psnr = if encode::lossy(codec) {
             let units: Vec<&[u8]> = coded.units.iter().map(Vec::as_slice).collect();
             let mut each = Vec::new();
             stream::decode(codec, &units, |index, luma| {
                 if let Some(picture) = self.pictures.get(index).filter(|_| index > 0) {
-                    each.push(picture.psnr(&luma, self.scene.area()));
+                    each.push(picture.psnr(&luma, bt709, self.scene.area()));
                 }
             })?;
             if each.len() + 1 != self.pictures.len() {
@@ -250,10 +253,10 @@ impl Picture {
     }
 
     /// How like this `luma` is within `area`, in dB.
-    fn psnr(&self, luma: &Luma<'_>, area: Rect) -> f64 {
+    fn psnr(&self, luma: &Luma<'_>, bt709: bool, area: Rect) -> f64 {
         // ITU-R BT.601 2.5.1 and BT.709 3.2, of 8 bits and of limited range, times 65536.
         let [red, green, blue] =
-            if luma.bt709 { [11_966, 40_254, 4_064] } else { [16_829, 33_039, 6_416] };
+            if bt709 { [11_966, 40_254, 4_064] } else { [16_829, 33_039, 6_416] };
         let mut error = 0u64;
         for y in area.y as usize..area.bottom() as usize {
             let (from, to) = (area.x as usize, area.right() as usize);

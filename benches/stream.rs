@@ -16,8 +16,6 @@ pub(crate) struct Luma<'a> {
     /// Rows, `stride` bytes apart.
     pub(crate) rows: &'a [u8],
     pub(crate) stride: usize,
-    /// Whether it is weighed as BT.709 says rather than BT.601.
-    pub(crate) bt709: bool,
 }
 
 /// Decodes everything and returns the number that is in the picture of each unit; `None` for a unit
@@ -92,10 +90,9 @@ pub(crate) fn decode(
                 let buffer = sample.buffer().ok_or("no buffer")?;
                 let index = buffer.pts().ok_or("no time stamp")?.mseconds() as usize;
                 let info = gst_video::VideoInfo::from_caps(sample.caps().ok_or("no caps")?)?;
-                let bt709 = info.colorimetry().matrix() == gst_video::VideoColorMatrix::Bt709;
                 let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, &info)?;
                 let stride = frame.plane_stride().first().copied().unwrap_or(0) as usize;
-                show(index, Luma { rows: frame.plane_data(0)?, stride, bt709 });
+                show(index, Luma { rows: frame.plane_data(0)?, stride });
             }
             Ok(())
         };
