@@ -2,6 +2,7 @@
 // Rust test that started it.
 
 import { once } from "node:events";
+import { createServer } from "node:http";
 import { createInterface } from "node:readline";
 import { chromium, firefox } from "playwright-core";
 
@@ -67,6 +68,21 @@ export async function run(scenario) {
   await browser.close();
   if (process.stdout.writableNeedDrain) await once(process.stdout, "drain");
   process.exit();
+}
+
+/**
+ * An empty page of an origin that is not the gateway's. It lives on this machine: browsers ask people
+ * before they let a page from anywhere else reach loopback.
+ * @returns {Promise<string>} its address
+ */
+export async function elsewhere() {
+  const server = createServer((_, response) => {
+    response.setHeader("content-type", "text/html");
+    response.end("<!doctype html><title>elsewhere</title>");
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  server.unref();
+  return `http://127.0.0.1:${server.address().port}/`;
 }
 
 /**

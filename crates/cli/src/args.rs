@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use spaceport_gateway::Config;
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
+use spaceport_gateway::{Config, IceServers};
 use spaceport_types::{Redacted, Result};
 
 /// Show a desktop to browsers and agents.
@@ -48,6 +48,10 @@ pub(crate) struct Serve {
     /// A further address at which WebRTC viewers reach this machine, such as its public one.
     #[arg(long, value_name = "IP")]
     pub(crate) advertise: Vec<IpAddr>,
+    /// Tell WebRTC viewers of the STUN and TURN servers in this file: a JSON list of `urls`, with
+    /// `username` and `credential`, or with a `secret` that is shared with the TURN server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ice_servers: Option<PathBuf>,
     /// Use this encoder only, by the name `spaceport doctor` shows.
     #[arg(long, value_name = "NAME")]
     pub(crate) encoder: Option<String>,
@@ -94,6 +98,9 @@ impl Serve {
         config.demo = self.demo;
         config.test_pattern = self.test_pattern;
         config.advertise = self.advertise.clone();
+        if let Some(file) = &self.ice_servers {
+            config.ice_servers = IceServers::read(file)?;
+        }
         config.encoder = self.encoder.clone();
         Ok(config)
     }

@@ -138,6 +138,8 @@ impl Gateway {
         };
         peers.listen = SocketAddr::new(every, config.webrtc_port);
         peers.advertise = config.advertise.clone();
+        // Where UDP is blocked, the port that already works carries media, too.
+        peers.tcp = Some(address);
         let (endpoint, driver) = whep::bind(peers)?;
         clock::origin(); // media time counts from here, not from the first who asks
         let media = Media { sessions: sessions.clone(), clock: clock::now };
@@ -150,7 +152,8 @@ impl Gateway {
         };
         let service = Service::new(sessions, auth, targets, windows, quic.endpoint.clone());
         let guarded = !address.ip().is_loopback();
-        let router = assemble(&service, media, endpoint.clone(), guarded);
+        let gate = Gate { service: service.clone(), ice_servers: config.ice_servers };
+        let router = assemble(&service, media, (endpoint.clone(), gate), guarded);
         write_private(
             &config.state_dir.join("endpoints.json"),
             &serde_json::to_string_pretty(&endpoints).map_err(|error| {
@@ -197,7 +200,7 @@ impl Gateway {
         let Quic { endpoint: quic, driver: viewers, kept } = quic;
         let viewers = tokio::spawn(viewers.run());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
-        let connections = Connections::new(router);
+        let connections = Connections::new(router, endpoint.clone());
         let mut sweeps = interval(SWEEP_INTERVAL);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -237,9 +240,13 @@ impl Gateway {
 }
 
 /// Everything that is served on the one TCP port.
-fn assemble(service: &Service, media: Media, endpoint: whep::Endpoint, guarded: bool) -> Router {
-    let gate = Arc::new(Gate { service: service.clone() });
-    let peers = whep::http::State::new(endpoint, service.sessions().clone(), gate);
+fn assemble(
+    service: &Service,
+    media: Media,
+    (endpoint, gate): (whep::Endpoint, Gate),
+    guarded: bool,
+) -> Router {
+    let peers = whep::http::State::new(endpoint, service.sessions().clone(), Arc::new(gate));
     Router::new()
         .merge(http::routes(service.clone()))
         .merge(http::metrics(service.clone(), guarded))
@@ -334,6 +341,8 @@ fn wall_clock() -> SystemTime {
 /// The TCP connections of one gateway.
 struct Connections {
     router: Router,
+    /// Takes those that carry media.
+    endpoint: whep::Endpoint,
     builder: auto::Builder<TokioExecutor>,
     graceful: GracefulShutdown,
     permits: Arc<Semaphore>,
@@ -342,7 +351,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(router: Router) -> Self {
+    fn new(router: Router, endpoint: whep::Endpoint) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
@@ -359,6 +368,7 @@ impl Connections {
             .keep_alive_timeout(Duration::from_secs(20));
         Self {
             router,
+            endpoint,
             builder,
             graceful: GracefulShutdown::new(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
@@ -377,11 +387,20 @@ impl Connections {
             request
         });
         let service = TowerToHyperService::new(router);
-        let stream = TokioIo::new(Opening::new(stream, HEADER_TIMEOUT));
-        let connection = self.builder.serve_connection_with_upgrades(stream, service);
-        let connection = self.graceful.watch(connection.into_owned());
+        let (builder, watcher) = (self.builder.clone(), self.graceful.watcher());
+        let endpoint = self.endpoint.clone();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let Some(first) = first_byte(&stream).await else { return };
+            if whep::demux::is_framed(first) {
+                let adopted = stream.into_std().map_err(Error::from);
+                if let Err(error) = adopted.and_then(|stream| endpoint.adopt(stream, permit)) {
+                    tracing::debug!(%error, "a media connection was not taken");
+                }
+                return;
+            }
+            let stream = TokioIo::new(Opening::new(stream, HEADER_TIMEOUT));
+            let connection = builder.serve_connection_with_upgrades(stream, service);
+            if let Err(error) = watcher.watch(connection.into_owned()).await {
                 tracing::debug!(%error, "connection");
             }
             drop(permit);
@@ -401,6 +420,13 @@ impl Connections {
             tracing::debug!("some connections did not finish in time");
         }
     }
+}
+
+/// What a connection begins with, still unread. `None` for one that says nothing in time.
+async fn first_byte(stream: &TcpStream) -> Option<u8> {
+    let mut first = [0];
+    let peeked = timeout(HEADER_TIMEOUT, stream.peek(&mut first)).await;
+    matches!(peeked, Ok(Ok(1))).then_some(first[0])
 }
 
 /// Media must not wait for an acknowledgement (Nagle), and must not pile up in the kernel where

@@ -10,6 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
+use crate::ice_servers::IceServers;
+
 /// The TCP port of a Space, by the public contract.
 pub const HTTP_PORT: u16 = 3211;
 
@@ -31,6 +33,8 @@ pub struct Config {
     pub webrtc_port: u16,
     /// Further addresses at which WebRTC peers can reach this machine, for example its public one.
     pub advertise: Vec<IpAddr>,
+    /// STUN and TURN servers that WebRTC viewers are told of.
+    pub ice_servers: IceServers,
     /// The X display to show, for example `:0`. `None`: what the environment says.
     pub display: Option<String>,
     /// Start a virtual desktop with something moving on it, and show that.
@@ -53,6 +57,7 @@ impl Config {
             quic_port: QUIC_PORT,
             webrtc_port: WEBRTC_PORT,
             advertise: Vec::new(),
+            ice_servers: IceServers::default(),
             display: None,
             demo: false,
             test_pattern: false,

@@ -13,6 +13,7 @@ pub mod doctor;
 mod gate;
 mod grpc;
 mod http;
+mod ice_servers;
 mod launcher;
 mod machine;
 mod metrics;
@@ -22,3 +23,4 @@ mod targets;
 
 pub use assemble::{Endpoints, Gateway};
 pub use config::Config;
+pub use ice_servers::IceServers;

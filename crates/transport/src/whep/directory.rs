@@ -44,6 +44,8 @@ pub(super) struct Resource {
     pub(super) etag: String,
     /// The viewer's user fragment in that session.
     pub(super) ufrag: String,
+    /// Why it stands still, if it does.
+    pub(super) suspended: Option<Arc<Error>>,
     candidates: usize,
 }
 
@@ -81,7 +83,7 @@ impl Directory {
         }
         let key = self.next;
         self.next += 1;
-        self.resources.insert(name, Resource { key, etag, ufrag, candidates: 0 });
+        self.resources.insert(name, Resource { key, etag, ufrag, suspended: None, candidates: 0 });
         Ok(key)
     }
 
@@ -122,6 +124,13 @@ impl Directory {
         self.remember(name, ending);
     }
 
+    /// Notes why a peer's stream stands still, or that it does no more.
+    pub(super) fn suspend(&mut self, key: Key, reason: Option<Arc<Error>>) {
+        if let Some(resource) = self.resources.values_mut().find(|resource| resource.key == key) {
+            resource.suspended = reason;
+        }
+    }
+
     fn remember(&mut self, name: String, ending: Ending) {
         if self.ended.len() == REMEMBERED {
             self.ended.pop_front();
@@ -143,7 +152,7 @@ impl Directory {
 }
 
 /// An error once more, for another reader.
-fn again(error: &Error) -> Error {
+pub(super) fn again(error: &Error) -> Error {
     let report = error.report();
     let mut copy = match report.cause {
         Some(cause) => Error::because(cause, report.message),

@@ -24,6 +24,7 @@ use spaceport_types::{Cause, Error, Kind, Result};
 use str0m::net::Protocol;
 use tokio::sync::oneshot;
 
+use super::demux::stun_ufrag;
 use super::directory::Directory;
 use super::offer::Fragment;
 use super::packetize::Packetizer;
@@ -481,6 +482,9 @@ impl Table {
             self.timers.insert((deadline, key));
         }
         let Slot { peer, addresses, .. } = slot;
+        if let Some(reason) = peer.suspended() {
+            self.shared.directory().suspend(key, reason);
+        }
         for address in peer.routes() {
             // Answers to our own checks come from where they went, if nobody else is there.
             if addresses.len() < ADDRESSES_PER_PEER && !self.by_address.contains_key(&address) {
@@ -523,28 +527,6 @@ impl Table {
     }
 }
 
-/// Our user fragment in a STUN request: what stands before the colon of USERNAME (RFC 8445
-/// §7.2.2).
-fn stun_ufrag(datagram: &[u8]) -> Option<&str> {
-    const HEADER: usize = 20;
-    const USERNAME: u16 = 0x0006;
-    let (header, mut attributes) = datagram.split_at_checked(HEADER)?;
-    if header[0] > 3 || header[4..8] != [0x21, 0x12, 0xa4, 0x42] {
-        return None;
-    }
-    while let Some((head, rest)) = attributes.split_first_chunk::<4>() {
-        let kind = u16::from_be_bytes([head[0], head[1]]);
-        let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        let value = rest.get(..length)?;
-        if kind == USERNAME {
-            return Some(std::str::from_utf8(value).ok()?.split_once(':')?.0);
-        }
-        // Attributes are padded to four bytes (RFC 8489 §14).
-        attributes = rest.get(length.next_multiple_of(4)..)?;
-    }
-    None
-}
-
 /// The least time between two reports of the same trouble.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
@@ -560,39 +542,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[expect(clippy::disallowed_methods, reason = "the one clock of a thread that does I/O")]
 pub(super) fn now() -> Instant {
     Instant::now()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn request(attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut stun = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
-        stun.extend_from_slice(&[7; 12]);
-        for (kind, value) in attributes {
-            stun.extend_from_slice(&kind.to_be_bytes());
-            stun.extend_from_slice(&(value.len() as u16).to_be_bytes());
-            stun.extend_from_slice(value);
-            stun.resize(stun.len().next_multiple_of(4), 0);
-        }
-        stun
-    }
-
-    #[test]
-    fn a_check_names_its_peer() {
-        let check = request(&[(0x24, &[1, 2, 3, 4]), (0x25, b""), (6, b"abcd:efghi")]);
-        assert_eq!(stun_ufrag(&check), Some("abcd"));
-    }
-
-    #[test]
-    fn anything_else_names_nobody() {
-        let whole = request(&[(0x8022, b"odd"), (6, b"abcd:efghi")]);
-        for end in 0..whole.len() - 2 {
-            assert_eq!(stun_ufrag(&whole[..end]), None, "{end}");
-        }
-        assert_eq!(stun_ufrag(&request(&[(6, b"nocolon")])), None);
-        assert_eq!(stun_ufrag(&request(&[(6, &[0xff, b':', b'a'])])), None);
-        assert_eq!(stun_ufrag(&[0x80; 60]), None);
-        assert_eq!(stun_ufrag(&[0; 60]), None);
-    }
 }

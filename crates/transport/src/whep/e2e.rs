@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use bytes::Bytes;
 use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
-use spaceport_types::{Bounds, Codec, Kind, Result, SessionId, Target};
+use spaceport_types::{Bounds, Cause, Codec, Error, Kind, Result, SessionId, Suspension, Target};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::config::DtlsCert;
 use str0m::media::{Direction, Frequency, KeyframeRequestKind, MediaKind, MediaTime, Mid};
@@ -21,10 +21,10 @@ use str0m::rtp::{Extension, RtpPacket, Vp8Descriptor};
 use str0m::{Candidate, Event, Input, Output, Rtc};
 use tower::ServiceExt as _;
 
+use super::demux::{Deframer, is_framed};
 use super::driver::now;
 use super::http::{Call, Gate, Grant, State};
 use super::packetize::tests::{depacketize_av1, depacketize_h264, depacketize_vp9};
-use super::tcp::{Deframer, is_framed};
 use super::{Config, Endpoint, bind, http};
 
 /// Longer than any step takes on a busy machine; nothing waits for it to pass.
@@ -50,7 +50,13 @@ impl Gate for Doorman {
         if call.headers.get("authorization").is_some_and(|value| value == "Bearer good") {
             return Ok(Grant { session: self.session.clone(), codecs: self.codecs.clone() });
         }
-        Err(spaceport_types::Error::new(Kind::Unauthenticated, "no ticket"))
+        Err(Error::new(Kind::Unauthenticated, "no ticket"))
+    }
+
+    fn ice_servers(&self, call: &Call<'_>) -> Vec<http::IceServer> {
+        let url = "stun:stun.example.org".to_owned();
+        let known = self.authorize(call).is_ok();
+        known.then_some(http::IceServer { url, login: None }).into_iter().collect()
     }
 }
 
@@ -599,6 +605,36 @@ fn a_closed_session_closes_the_connection_and_the_resource_tells_why() {
     assert_eq!(response.status(), 410);
     let problem: serde_json::Value = serde_json::from_str(&server.text(response)).unwrap();
     assert_eq!(problem["cause"], "session_closed");
+}
+
+#[test]
+fn a_stream_that_stands_still_says_why_and_keeps_its_viewer() {
+    let server = Server::start(&[Codec::H264]);
+    let mut client = Client::new(Codec::H264);
+    client.join(&server);
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 1_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+    let asked = |client: &Client| {
+        let response = server.send(Request::get(&client.resource).body(Body::empty()).unwrap());
+        (response.status().as_u16(), server.text(response))
+    };
+    assert_eq!(asked(&client).0, 204);
+    let why = Error::because(Cause::CaptureFailed, "the window is minimized");
+    publisher.suspend(Suspension::Minimized, why);
+    client.play("the news", |client| asked(client).0 == 200);
+    let problem: serde_json::Value = serde_json::from_str(&asked(&client).1).unwrap();
+    assert_eq!(problem["cause"], "capture_failed");
+    assert!(problem["detail"].as_str().unwrap().contains("minimized"), "{problem}");
+    // Who comes now sees what was last seen, and later what comes next.
+    let mut late = Client::new(Codec::H264);
+    late.join(&server);
+    late.play("the still picture", |late| late.frames().len() == 1);
+    publish_h264(&publisher, 1, false, 1_000);
+    client.play("the next frame", |client| client.frames().len() == 2);
+    late.play("the next frame", |late| late.frames().len() == 2);
+    assert!(!client.closed && !late.closed);
+    assert_eq!(asked(&client).0, 204);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `POST /whep`, an SDP offer | 201, the answer, `Location`, `ETag` |
+//! | `POST /whep`, an SDP offer | 201, the answer, `Location`, `ETag`, `Link` to STUN and TURN servers |
 //! | `PATCH /whep/{resource}`, candidates | 204 |
 //! | `PATCH /whep/{resource}`, an ICE restart | 200, a fragment, a new `ETag` |
 //! | `DELETE /whep/{resource}` | 200 |
@@ -10,6 +10,8 @@
 //!
 //! A resource's name has 128 random bits and is the right to it: players send neither token nor
 //! ticket with `PATCH` and `DELETE`. Leniency beyond the draft: `If-Match` may be missing or `*`.
+//! `GET` answers 204 while the stream runs, 200 and a problem document that says why while it stands
+//! still, and for a while after its end the problem that ended it.
 //! `?cursor=baked` has the pointer in the picture, for players that cannot draw it.
 //! Pages of any origin may use it; what protects it is the token, which no browser adds by itself.
 
@@ -24,7 +26,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCod
 use axum::middleware::map_response;
 use axum::routing::{MethodFilter, on};
 use spaceport_session::{Attach, Carrier, Cursor, Sessions};
-use spaceport_types::{Cause, Codec, Error, Issue, Kind, Result, SessionId};
+use spaceport_types::{Cause, Codec, Error, Issue, Kind, Redacted, Result, SessionId};
 
 use super::directory::UNKNOWN;
 use super::offer::{self, MAX_OFFER};
@@ -41,13 +43,45 @@ pub trait Gate: Send + Sync + 'static {
     /// What the viewer is told: `unauthenticated`, `stream` with cause `ticket_expired` or
     /// `session_closed`, and so on.
     fn authorize(&self, call: &Call<'_>) -> Result<Grant>;
+
+    /// The STUN and TURN servers for a viewer. Those with credentials are only for who may watch.
+    fn ice_servers(&self, _call: &Call<'_>) -> Vec<IceServer> {
+        Vec::new()
+    }
+}
+
+/// A STUN or TURN server that a viewer may use to get here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IceServer {
+    /// Its address, as browsers take it: `turn:turn.example.org:3478?transport=udp`.
+    pub url: String,
+    /// The user name and the credential it asks for.
+    pub login: Option<(String, Redacted<String>)>,
+}
+
+impl IceServer {
+    /// The `Link` that tells of it (RFC 9725 §4.6).
+    fn link(&self) -> Option<HeaderValue> {
+        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+        let mut link = format!("<{}>; rel=\"ice-server\"", self.url);
+        if let Some((username, credential)) = &self.login {
+            let (username, credential) = (quoted(username), quoted(credential.expose()));
+            link += &format!(
+                "; username=\"{username}\"; credential=\"{credential}\"; \
+                 credential-type=\"password\""
+            );
+        }
+        let mut value = HeaderValue::from_str(&link).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
 }
 
 /// A request, as far as a [`Gate`] needs it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Call<'a> {
-    /// The method; so far always `POST`.
+    /// The method: `POST`, or `OPTIONS` from who wants to know the servers first.
     pub method: &'a Method,
     /// The headers; a token is in `Authorization`.
     pub headers: &'a HeaderMap,
@@ -102,7 +136,8 @@ pub fn router(state: State) -> Router {
         .on(MethodFilter::OPTIONS, resource_options)
         .fallback(resource_other);
     Router::new()
-        .route("/whep", endpoint)
+        .route("/whep", endpoint.clone())
+        .route("/whep/", endpoint)
         .route("/whep/{resource}", resource)
         .layer(map_response(cross_origin))
         .with_state(state)
@@ -139,9 +174,17 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
             set(&mut response, header::ETAG, &accepted.etag);
             set(&mut response, ACCEPT_PATCH, FRAGMENT);
             set(&mut response, header::CACHE_CONTROL, "no-store");
+            link(&mut response, &state, &call);
             response
         }
         Err(error) => problem(&error),
+    }
+}
+
+/// Tells of the servers that `call` may know.
+fn link(response: &mut Response<Body>, state: &State, call: &Call<'_>) {
+    for link in state.gate.ice_servers(call).iter().filter_map(IceServer::link) {
+        response.headers_mut().append(header::LINK, link);
     }
 }
 
@@ -267,12 +310,16 @@ async fn delete(Extract(state): Extract<State>, Name(resource): Name) -> Respons
     }
 }
 
-/// 204 while the stream runs, then for a while the reason why it ended.
+/// 204 while the stream runs, then for a while the reason why it ended. A stream that stands still
+/// because there is nothing to see is there, and says why.
 async fn get(Extract(state): Extract<State>, Name(resource): Name) -> Response<Body> {
-    match state.endpoint.check(&resource) {
-        Ok(()) => empty(StatusCode::NO_CONTENT),
+    let mut response = match state.endpoint.check(&resource) {
+        Ok(None) => empty(StatusCode::NO_CONTENT),
+        Ok(Some(suspended)) => with_status(&suspended, 200),
         Err(error) => problem(&error),
-    }
+    };
+    set(&mut response, header::CACHE_CONTROL, "no-store");
+    response
 }
 
 /// Tells that this is a WHEP endpoint, without saying anything about what it has to show.
@@ -286,8 +333,14 @@ async fn probe(method: Method) -> Response<Body> {
     }
 }
 
-async fn endpoint_options() -> Response<Body> {
-    accepting(empty(StatusCode::NO_CONTENT), ACCEPT_POST, SDP)
+async fn endpoint_options(Extract(state): Extract<State>, request: Request) -> Response<Body> {
+    let (parts, _) = request.into_parts();
+    let remote = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let (headers, query) = (&parts.headers, parts.uri.query());
+    let call = Call { method: &parts.method, headers, query, remote };
+    let mut response = accepting(empty(StatusCode::NO_CONTENT), ACCEPT_POST, SDP);
+    link(&mut response, &state, &call);
+    response
 }
 
 async fn resource_options() -> Response<Body> {
@@ -610,6 +663,49 @@ mod tests {
         let put = server.send(plain(Request::post("/whep/0123")));
         assert_eq!(put.status(), 405);
         json(&server, put);
+    }
+
+    #[test]
+    fn a_trailing_slash_is_the_same_endpoint() {
+        let server = Server::start(&[Codec::H264]);
+        let mut request = offering(browser(&[CHROMIUM]));
+        *request.uri_mut() = "/whep/".parse().unwrap();
+        let response = server.send(request);
+        assert_eq!(response.status(), 201);
+        let location = response.headers()["location"].to_str().unwrap().to_owned();
+        assert!(location.starts_with("/whep/") && !location.contains("//"), "{location}");
+        assert_eq!(server.send(plain(Request::delete(&location))).status(), 200);
+        assert_eq!(server.send(plain(Request::options("/whep/"))).status(), 204);
+    }
+
+    /// RFC 9725 §4.6, and quotes as in any quoted string.
+    #[test]
+    fn servers_travel_as_links() {
+        let server = |login| IceServer { url: "turn:t.example.org?transport=udp".into(), login };
+        let link = |login| server(login).link().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(link(None), "<turn:t.example.org?transport=udp>; rel=\"ice-server\"");
+        let login = ("1:a".to_owned(), Redacted::new("q\"b\\".to_owned()));
+        assert_eq!(
+            link(Some(login)),
+            "<turn:t.example.org?transport=udp>; rel=\"ice-server\"; username=\"1:a\"; \
+             credential=\"q\\\"b\\\\\"; credential-type=\"password\""
+        );
+        assert!(server(Some(("a\n".to_owned(), Redacted::new("b".to_owned())))).link().is_none());
+    }
+
+    #[test]
+    fn who_may_watch_is_told_of_the_servers() {
+        let server = Server::start(&[Codec::H264]);
+        let links = |request: Request| {
+            let response = server.send(request);
+            response.headers().get_all("link").iter().count()
+        };
+        assert_eq!(links(offering(browser(&[CHROMIUM]))), 1);
+        assert_eq!(links(offering(browser(&[FIREFOX]))), 0, "it is not let in");
+        let asking = |token: &str| {
+            plain(Request::options("/whep").header("authorization", format!("Bearer {token}")))
+        };
+        assert_eq!((links(asking("good")), links(asking("bad"))), (1, 0));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! deployed players send.
 
 mod clock;
+pub mod demux;
 mod directory;
 mod driver;
 #[cfg(test)]
@@ -29,7 +30,7 @@ mod peer;
 #[cfg(test)]
 mod seeds;
 mod socket;
-pub mod tcp;
+mod tcp;
 
 use std::any::Any;
 use std::fmt::Write;
@@ -42,6 +43,7 @@ use tokio::sync::oneshot;
 
 pub use driver::Driver;
 
+use directory::again;
 use driver::{Command, Shared};
 use offer::{Choice, Fragment, Offer};
 use peer::{Identity, Local, negotiate};
@@ -151,7 +153,7 @@ impl Endpoint {
         self.inner.local
     }
 
-    /// Takes a TCP connection whose first byte is one of [`tcp::is_framed`], still unread. `guard`
+    /// Takes a TCP connection whose first byte is one of [`demux::is_framed`], still unread. `guard`
     /// is let go of with the connection.
     ///
     /// # Errors
@@ -252,9 +254,11 @@ impl Endpoint {
         Ok(Patched::Restarted { etag, fragment })
     }
 
-    /// Whether a resource exists; if not, why.
-    fn check(&self, name: &str) -> Result<()> {
-        self.inner.shared.directory().find(name).map(drop)
+    /// Whether a resource exists, and why its stream stands still, if it does; otherwise why it
+    /// exists no more.
+    fn check(&self, name: &str) -> Result<Option<Error>> {
+        let mut directory = self.inner.shared.directory();
+        Ok(directory.find(name)?.suspended.as_deref().map(again))
     }
 
     /// Ends a resource.

@@ -299,6 +299,12 @@ impl Offer {
         choices.into_iter().map(|(_, choice)| choice)
     }
 
+    /// How many of the viewer's candidates can be used. Most browsers tell of none, because they
+    /// hide their addresses, and are found by their checks.
+    pub(super) fn candidates(&self) -> usize {
+        self.candidates.len()
+    }
+
     /// The viewer's ICE user fragment.
     pub(super) fn ufrag(&self) -> &str {
         &self.credentials.ufrag

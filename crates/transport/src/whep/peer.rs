@@ -250,6 +250,8 @@ pub(super) struct Peer {
     tail: Option<Tail>,
     /// Where media goes, if it goes by TCP.
     over_tcp: Option<SocketAddr>,
+    /// News of why the stream stands still, or that it goes on.
+    suspended: Option<Option<Arc<Error>>>,
     routes: Vec<SocketAddr>,
     totals: Totals,
 }
@@ -340,6 +342,7 @@ impl Peer {
             keyframe: Throttle::default(),
             tail: None,
             over_tcp: None,
+            suspended: None,
             routes: Vec::new(),
             totals: Totals::default(),
         }
@@ -369,6 +372,11 @@ impl Peer {
     /// Addresses that were sent to, and may answer, since the last call.
     pub(super) fn routes(&mut self) -> std::vec::Drain<'_, SocketAddr> {
         self.routes.drain(..)
+    }
+
+    /// Why the stream stands still, or that it goes on, if that is news since the last call.
+    pub(super) fn suspended(&mut self) -> Option<Option<Arc<Error>>> {
+        self.suspended.take()
     }
 
     /// Whether frames may be waiting that [`Peer::send_media`] was not asked for yet.
@@ -480,9 +488,28 @@ impl Peer {
             (true, false) => (Cause::IceFailed, "no candidate pair worked"),
             (true, true) => (Cause::DtlsFailed, "the DTLS handshake did not complete"),
         };
-        End::because(Error::because(cause, message).hint(
-            "Allow UDP between the viewer and this machine's WebRTC port, or watch over WebSocket",
-        ))
+        let ports = |protocol| {
+            let same = self.candidates.iter().filter(move |local| local.protocol == protocol);
+            same.map(|local| local.address.port()).next()
+        };
+        let mut error = Error::because(cause, message)
+            .with("candidates_of_viewer", self.offer.candidates())
+            .with("candidates_of_server", self.candidates.len());
+        let mut open = Vec::new();
+        for (protocol, name) in [(Protocol::Udp, "UDP"), (Protocol::Tcp, "TCP")] {
+            if let Some(port) = ports(protocol) {
+                error = error.with(if name == "UDP" { "udp_port" } else { "tcp_port" }, port);
+                open.push(format!("{name} port {port}"));
+            }
+        }
+        let open = open.join(" or ");
+        End::because(error.hint(match cause {
+            Cause::DtlsFailed => "Try again, or watch over WebSocket".to_owned(),
+            _ => format!(
+                "Allow {open} between the viewer and this machine, give viewers a TURN server, or \
+                 watch over WebSocket"
+            ),
+        }))
     }
 
     /// Sends the frames that wait, as long as the socket takes them.
@@ -507,10 +534,16 @@ impl Peer {
                     self.close(now, socket);
                     return Err(End::Because(reason));
                 }
+                // WHEP has no words for it, and what was last seen stays on the viewer's screen.
+                // Whoever asks the resource is told.
                 Some(StreamEvent::Suspended(reason, error)) => {
                     tracing::debug!(?reason, %error, "the stream is suspended");
+                    self.suspended = Some(Some(error));
                 }
-                Some(StreamEvent::Resumed) => tracing::debug!("the stream goes on"),
+                Some(StreamEvent::Resumed) => {
+                    tracing::debug!("the stream goes on");
+                    self.suspended = Some(None);
+                }
                 // WHEP has no words for it; the pointer is in the picture where that is wanted.
                 Some(
                     StreamEvent::Titled(_)

@@ -1,7 +1,7 @@
 //! Viewers that UDP does not reach: ICE over TCP (RFC 6544), in frames of RFC 4571.
 //!
 //! Only passive: viewers connect. Whoever listens on the port looks at a connection's first byte
-//! and hands it over when [`is_framed`] says so. Until a connection has sent a check that its peer
+//! and hands it over when [`is_framed`](super::demux::is_framed) says so. Until a connection has sent a check that its peer
 //! verified, it is a stranger's: a few of those are kept, for a while, with room for one frame each.
 //! After that it belongs to that peer and goes when the peer goes.
 
@@ -13,10 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::demux::Deframer;
 use super::driver::Key;
-
-/// Bytes of one frame at most. Viewers send checks, handshakes and reports, none above an MTU.
-const MAX_FRAME: usize = 4096;
 
 /// Bytes read at once.
 const READ: usize = 16 << 10;
@@ -40,66 +38,6 @@ const ENOUGH: usize = 64 << 10;
 /// Bytes that wait for a viewer at most: a keyframe of a 4K desktop. Beyond this datagrams are
 /// dropped, as a router would.
 const BACKLOG: usize = 4 << 20;
-
-/// Whether a connection that begins with `first` is one of these: the first half of the length of a
-/// check. HTTP begins with a letter, TLS with 22.
-pub fn is_framed(first: u8) -> bool {
-    first < 4
-}
-
-/// Cuts a stream of bytes into frames.
-#[derive(Debug, Default)]
-pub struct Deframer {
-    buffer: Vec<u8>,
-}
-
-impl Deframer {
-    /// Takes what came and calls `frame` with each whole frame. `false` when one is longer than any
-    /// viewer sends; then nothing more can be read.
-    pub fn push(&mut self, mut bytes: &[u8], mut frame: impl FnMut(&[u8])) -> bool {
-        // What is whole already is not copied.
-        if self.buffer.is_empty() {
-            loop {
-                match split(bytes) {
-                    Split::Frame(whole, rest) => {
-                        frame(whole);
-                        bytes = rest;
-                    }
-                    Split::Part => break,
-                    Split::TooLong => return false,
-                }
-            }
-            self.buffer.extend_from_slice(bytes);
-            return true;
-        }
-        self.buffer.extend_from_slice(bytes);
-        let buffer = std::mem::take(&mut self.buffer);
-        self.push(&buffer, frame)
-    }
-
-    /// How many bytes of an unfinished frame are kept.
-    pub fn pending(&self) -> usize {
-        self.buffer.len()
-    }
-}
-
-enum Split<'a> {
-    Frame(&'a [u8], &'a [u8]),
-    Part,
-    TooLong,
-}
-
-fn split(bytes: &[u8]) -> Split<'_> {
-    let Some((length, rest)) = bytes.split_first_chunk() else { return Split::Part };
-    let length = usize::from(u16::from_be_bytes(*length));
-    if length > MAX_FRAME {
-        return Split::TooLong;
-    }
-    match rest.split_at_checked(length) {
-        Some((frame, rest)) => Split::Frame(frame, rest),
-        None => Split::Part,
-    }
-}
 
 /// A connection as it is handed over. What counts it elsewhere is let go of with it.
 pub(super) struct Incoming {
@@ -278,46 +216,6 @@ mod tests {
 
     use super::super::driver::now;
     use super::*;
-
-    fn frames(deframer: &mut Deframer, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-        let mut all = Vec::new();
-        deframer.push(bytes, |frame| all.push(frame.to_vec())).then_some(all)
-    }
-
-    #[test]
-    fn frames_come_out_whole_however_they_arrive() {
-        let bytes = [0, 3, 1, 2, 3, 0, 0, 0, 1, 9];
-        let expected = vec![vec![1, 2, 3], vec![], vec![9]];
-        assert_eq!(frames(&mut Deframer::default(), &bytes), Some(expected.clone()));
-        for cut in 0..bytes.len() {
-            let mut deframer = Deframer::default();
-            let mut all = frames(&mut deframer, &bytes[..cut]).unwrap();
-            all.extend(frames(&mut deframer, &bytes[cut..]).unwrap());
-            assert_eq!(all, expected, "cut at {cut}");
-            assert_eq!(deframer.pending(), 0);
-        }
-        let mut deframer = Deframer::default();
-        let one_by_one = bytes.iter().flat_map(|&byte| frames(&mut deframer, &[byte]).unwrap());
-        assert_eq!(one_by_one.collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_frame_that_no_viewer_sends_is_not_waited_for() {
-        let length = (MAX_FRAME as u16 + 1).to_be_bytes();
-        assert_eq!(frames(&mut Deframer::default(), &length), None);
-        let mut deframer = Deframer::default();
-        assert_eq!(frames(&mut deframer, &(MAX_FRAME as u16).to_be_bytes()), Some(Vec::new()));
-        assert_eq!(frames(&mut deframer, &vec![7; MAX_FRAME - 1]), Some(Vec::new()));
-        assert_eq!(deframer.pending(), MAX_FRAME + 1);
-    }
-
-    #[test]
-    fn only_a_check_begins_like_one() {
-        let starts = [b'G', b'P', b'C', b'D', b'H', b'O', b'T', 0x16, 0x80];
-        assert!(starts.into_iter().all(|first| !is_framed(first)));
-        // A check is a hundred bytes long, or a few more.
-        assert!(is_framed(0) && is_framed(1));
-    }
 
     /// A connection from a viewer, on both sides.
     fn pair(listener: &TcpListener) -> (TcpStream, Incoming) {
