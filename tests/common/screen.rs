@@ -1,6 +1,7 @@
 use spaceport_media::capture::counter;
 use spaceport_types::{Bounds, Rect};
 use x11rb::connection::Connection as _;
+use x11rb::protocol::randr::{ConnectionExt as _, MonitorInfo};
 use x11rb::protocol::xproto::{
     AtomEnum, BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ChangeGCAux, ChangeWindowAttributesAux,
     ConnectionExt as _, CreateGCAux, Gcontext, ImageFormat, MapState, PropMode, Rectangle,
@@ -160,6 +161,36 @@ impl Screen {
             (shown && width > 1 && height > 1 && area != screen).then_some(area)
         };
         tree.children.into_iter().filter_map(popup).collect()
+    }
+
+    /// Sets a part of the screen apart as a monitor, as `xrandr --setmonitor` does. The first of them is
+    /// to be `instead` of the monitor that the screen has by itself.
+    pub fn set_monitor(&self, name: &str, area: Rect, instead: bool) {
+        let (connection, root) = (&self.connection, self.root.root);
+        connection.randr_query_version(1, 5).unwrap().reply().unwrap();
+        let known = connection.randr_get_screen_resources(root).unwrap().reply().unwrap();
+        let monitor = MonitorInfo {
+            name: self.atom(name),
+            x: area.x.try_into().unwrap(),
+            y: area.y.try_into().unwrap(),
+            width: area.width.try_into().unwrap(),
+            height: area.height.try_into().unwrap(),
+            width_in_millimeters: area.width,
+            height_in_millimeters: area.height,
+            outputs: if instead { known.outputs } else { Vec::new() },
+            ..MonitorInfo::default()
+        };
+        connection.randr_set_monitor(root, monitor).unwrap().check().unwrap();
+    }
+
+    /// Takes such a monitor away.
+    pub fn delete_monitor(&self, name: &str) {
+        let name = self.atom(name);
+        self.connection.randr_delete_monitor(self.root.root, name).unwrap().check().unwrap();
+    }
+
+    fn atom(&self, name: &str) -> u32 {
+        self.connection.intern_atom(false, name.as_bytes()).unwrap().reply().unwrap().atom
     }
 
     /// Paints only the number in the corner.

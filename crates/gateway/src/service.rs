@@ -18,7 +18,7 @@ use spaceport_types::{
 use tokio::time::Instant;
 
 pub use crate::machine::{Facts, Load};
-pub use crate::targets::{Display, TEST_PATTERN};
+pub use crate::targets::{Display, Role, TEST_PATTERN};
 
 use crate::auth::{Auth, ViewerGrant};
 use crate::targets::Targets;
@@ -288,6 +288,19 @@ impl Service {
         blocking(move || targets.displays()).await
     }
 
+    /// The displays, the primary one first, and where there are several, the desktop that they make
+    /// up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::displays`].
+    pub async fn displays_and_desktop(&self) -> Result<Vec<Display>> {
+        let targets = self.inner.targets.clone();
+        let mut displays = blocking(move || targets.all()).await?;
+        displays.retain(|display| display.role != Role::Alias);
+        Ok(displays)
+    }
+
     /// What this machine can encode as video, the best first.
     pub fn video_codecs(&self) -> Vec<Codec> {
         self.codecs().into_iter().filter(|&codec| encode::lossy(codec)).collect()
@@ -422,7 +435,13 @@ impl Service {
         .await
     }
 
-    async fn find_display(&self, id: Option<String>) -> Result<Display> {
+    /// The display that a client means: by its id, as `primary` (also by no id at all), or, for all of
+    /// them together, as `desktop`.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` for an id that is none of them; otherwise as [`Service::displays`].
+    pub async fn find_display(&self, id: Option<String>) -> Result<Display> {
         let targets = self.inner.targets.clone();
         blocking(move || targets.find(id.as_deref())).await
     }
@@ -512,7 +531,7 @@ impl Service {
     pub async fn viewer_targets(&self, ticket: &str) -> Result<(Vec<Display>, Vec<Window>)> {
         match self.way(ticket)? {
             Way::Page(_) => {
-                let displays = self.displays().await?;
+                let displays = self.displays_and_desktop().await?;
                 // A Space may have something to show and yet no windows.
                 let windows = self.windows(false).await.unwrap_or_else(|error| {
                     tracing::debug!(%error, "no windows to list");
@@ -533,7 +552,8 @@ impl Service {
         if let Target::Window { handle, epoch } = target {
             return Ok((Vec::new(), vec![self.window(handle.clone(), *epoch).await?]));
         }
-        let mut displays = self.displays().await?;
+        let targets = self.inner.targets.clone();
+        let mut displays = blocking(move || targets.all()).await?;
         displays.retain(|display| display.target == *target);
         Ok((displays, Vec::new()))
     }

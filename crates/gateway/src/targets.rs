@@ -1,5 +1,6 @@
 //! What this Space can show.
 
+pub use spaceport_media::capture::x11::Role;
 use spaceport_media::capture::{self, x11};
 use spaceport_types::{Error, Kind, Rect, Result, Target};
 
@@ -8,6 +9,9 @@ pub const TEST_PATTERN: &str = "test-pattern";
 
 /// The id that stands for whatever display comes first.
 const PRIMARY: &str = "primary";
+
+/// The id that stands for all displays together.
+const DESKTOP: &str = "desktop";
 
 /// A display a client can open.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +22,8 @@ pub struct Display {
     pub name: String,
     /// Whether `primary` means this one.
     pub primary: bool,
+    /// Whether it is one of the displays, all of them together, or another name of one.
+    pub role: Role,
     /// Where it is, in desktop pixels.
     pub bounds: Rect,
     /// Refreshes per second.
@@ -34,12 +40,24 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Every display, the primary first. Blocks for a round trip or two to the X server.
+    /// Every display, the primary first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Targets::all`].
+    pub(crate) fn displays(&self) -> Result<Vec<Display>> {
+        let mut displays = self.all()?;
+        displays.retain(|display| display.role == Role::Display);
+        Ok(displays)
+    }
+
+    /// Everything that can be opened as a display, the displays themselves first, the primary one
+    /// before all. Blocks for some round trips to the X server.
     ///
     /// # Errors
     ///
     /// `stream` with cause `capture_failed` when there is no X server and nothing else to show.
-    pub(crate) fn displays(&self) -> Result<Vec<Display>> {
+    pub(crate) fn all(&self) -> Result<Vec<Display>> {
         let mut displays = match x11::displays(self.capture.display.as_deref()) {
             Ok(found) => found
                 .into_iter()
@@ -48,6 +66,7 @@ impl Targets {
                     id: display.id,
                     name: display.name,
                     primary: display.primary,
+                    role: display.role,
                     bounds: display.bounds,
                     refresh_hz: display.refresh_hz,
                 })
@@ -56,28 +75,38 @@ impl Targets {
             Err(error) => return Err(error),
         };
         if self.test_pattern {
-            displays.push(Display {
+            let place = displays.iter().take_while(|it| it.role == Role::Display).count();
+            let pattern = Display {
                 id: TEST_PATTERN.to_owned(),
                 name: "Test pattern".to_owned(),
                 primary: displays.is_empty(),
+                role: Role::Display,
                 bounds: self.capture.pattern.size.bounds(),
                 refresh_hz: f64::from(self.capture.pattern.fps),
                 target: Target::TestPattern,
-            });
+            };
+            displays.insert(place, pattern);
         }
         Ok(displays)
     }
 
-    /// The display a client means; no id, an empty one and `primary` are the primary display.
+    /// The display a client means; no id, an empty one and `primary` are the primary display,
+    /// `desktop` is all of them together.
     ///
     /// # Errors
     ///
     /// `not_found` for an id that is none of them; otherwise as [`Targets::displays`].
     pub(crate) fn find(&self, id: Option<&str>) -> Result<Display> {
-        let displays = self.displays()?;
-        let known = displays.iter().map(|display| display.id.as_str()).collect::<Vec<_>>();
+        let displays = self.all()?;
+        let known = displays.iter().filter(|display| display.role != Role::Alias);
+        let known = known.map(|display| display.id.as_str()).collect::<Vec<_>>();
+        let primary = || displays.iter().find(|display| display.primary);
         let found = match id {
-            None | Some("" | PRIMARY) => displays.iter().find(|display| display.primary),
+            None | Some("" | PRIMARY) => primary(),
+            // The screen with the primary display comes first. A single display is all there is.
+            Some(DESKTOP) => {
+                displays.iter().find(|display| display.role == Role::Desktop).or_else(primary)
+            }
             Some(id) => displays.iter().find(|display| display.id == id),
         };
         found.cloned().ok_or_else(|| {

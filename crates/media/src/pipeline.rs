@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use spaceport_session::{Cursor, Demand, Published, Publisher, Settings};
-use spaceport_types::{Bounds, Cause, Codec, Error, Geometry, Kind, Result, Suspension};
+use spaceport_types::{Bounds, Cause, Codec, Error, Geometry, Kind, Result, Suspension, Target};
 
 use crate::capture::{self, Source};
 use crate::clock;
@@ -384,13 +384,15 @@ impl<P: Parts> Pipeline<P> {
             live.encoding = None;
             return Ok(Next::Now);
         }
+        let max_fps = encode::max_fps(codec, encoding.geometry.frame_size);
+        // Also when nothing has changed: what is drawn on another monitor must not have us look at
+        // this one each time.
+        live.pace.took(now, settings.max_fps.min(max_fps));
         // A picture that is the same in another place is a picture: it tells viewers the place.
         if mode == Mode::Delta && frame.damage.is_empty() && !encoding.moved {
             return Ok(Next::Now);
         }
         encoding.moved = false;
-        let max_fps = encode::max_fps(codec, encoding.geometry.frame_size);
-        live.pace.took(now, settings.max_fps.min(max_fps));
 
         let began = clock::instant();
         let encoded = encoding.encoder.encode(&frame, mode).map_err(Trouble::Encoder)?;
@@ -540,7 +542,11 @@ impl Live {
     fn apply(&mut self, settings: Settings, publisher: &Publisher) -> Result<(), Trouble> {
         let bounds = self.source.bounds();
         let Some(encoding) = &mut self.encoding else { return Ok(()) };
-        let fits = encoding.bounds.size() == bounds.size()
+        // A display in another place shows something else; a window takes its picture along.
+        let display = matches!(publisher.target(), Target::Display { .. });
+        let stays = encoding.bounds == bounds || !display;
+        let fits = stays
+            && encoding.bounds.size() == bounds.size()
             && encoding.settings.max_dimension == settings.max_dimension
             && encoding.settings.max_fps >= settings.max_fps;
         if !fits {
@@ -688,7 +694,7 @@ mod tests {
         Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
     };
     use spaceport_testkit::Xvfb;
-    use spaceport_types::{Bitrate, Packet, SessionId, Size, Target};
+    use spaceport_types::{Bitrate, Packet, SessionId, Size};
 
     use super::*;
     use crate::Frame;

@@ -63,6 +63,11 @@ impl Rect {
         Self { x, y, width, height }
     }
 
+    /// How large it is, wherever it is.
+    pub const fn size(self) -> Size {
+        Size { width: self.width, height: self.height }
+    }
+
     /// One past the last column.
     pub const fn right(self) -> u32 {
         self.x + self.width
@@ -94,6 +99,17 @@ impl Rect {
             width: right - self.x,
             height: bottom - self.y,
         })
+    }
+
+    /// The part of it that lies within `area`, counted from where that begins.
+    pub fn within(self, area: Self) -> Option<Self> {
+        let (x, y) = (self.x.max(area.x), self.y.max(area.y));
+        let (right, bottom) = (
+            self.x.saturating_add(self.width).min(area.x.saturating_add(area.width)),
+            self.y.saturating_add(self.height).min(area.y.saturating_add(area.height)),
+        );
+        let inside = x < right && y < bottom;
+        inside.then(|| Self { x: x - area.x, y: y - area.y, width: right - x, height: bottom - y })
     }
 
     /// The smallest rectangle that holds both.
@@ -219,6 +235,11 @@ mod tests {
         assert_eq!(Rect::new(8, 8, 5, 5).clamped(size), Some(Rect::new(8, 8, 2, 2)));
         assert_eq!(Rect::new(10, 0, 1, 1).clamped(size), None);
         assert_eq!(Rect::new(1, 0, u32::MAX, 1).clamped(size), Some(Rect::new(1, 0, 9, 1)));
+        let area = Rect::new(4, 2, 6, 8);
+        assert_eq!(Rect::new(0, 3, 5, 20).within(area), Some(Rect::new(0, 1, 1, 7)));
+        assert_eq!(area.within(area), Some(Rect::new(0, 0, 6, 8)));
+        assert_eq!(Rect::new(10, 2, 5, 5).within(area), None);
+        assert_eq!(Rect::new(0, 0, u32::MAX, u32::MAX).within(area), Some(Rect::new(0, 0, 6, 8)));
         assert_eq!(Rect::new(1, 1, 1, 1).union(Rect::new(4, 5, 2, 2)), Rect::new(1, 1, 5, 6));
         assert_eq!(Rect::new(1, 3, 2, 2).aligned_to_even(), Rect::new(0, 2, 4, 4));
     }

@@ -7,7 +7,6 @@ use spaceport_wire::{WIRE_VERSION, pb};
 use tonic::{Request, Response, Status};
 
 use super::generated::stream_service_server::StreamService;
-use super::windows::Filter;
 use super::{Api, convert, error};
 use crate::service::{Display, OpenRequest};
 
@@ -18,10 +17,11 @@ impl StreamService for Api {
         request: Request<pb::ListTargetsRequest>,
     ) -> Result<Response<pb::ListTargetsResponse>, Status> {
         let request = request.into_inner();
-        let displays = self.service.displays().await.map_err(|error| error::status(&error))?;
+        let displays = self.service.displays_and_desktop().await;
+        let displays = displays.map_err(|error| error::status(&error))?;
         let mut targets: Vec<_> = displays.into_iter().map(display_target).collect();
         if request.include_windows {
-            let filter = Filter(request.window_filter.unwrap_or_default());
+            let filter = self.filter(request.window_filter).await;
             match self.windows(&filter).await {
                 Ok(windows) => targets.extend(windows.into_iter().map(window_target)),
                 // Without an X server there are no windows; the capabilities say why.

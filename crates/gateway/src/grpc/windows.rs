@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::generated::windows_service_server::WindowsService;
 use super::{Api, convert, error};
-use crate::service::WindowAction;
+use crate::service::{Role, WindowAction};
 
 /// How often a watcher hears from us when nothing happens and it does not say.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ impl WindowsService for Api {
         &self,
         request: Request<pb::ListWindowsRequest>,
     ) -> Result<Response<pb::ListWindowsResponse>, Status> {
-        let filter = Filter(request.into_inner().filter.unwrap_or_default());
+        let filter = self.filter(request.into_inner().filter).await;
         let windows = self.windows(&filter).await.map_err(|error| error::status(&error))?;
         let windows = windows.into_iter().map(convert::window).collect();
         Ok(Response::new(pb::ListWindowsResponse { windows }))
@@ -44,7 +44,7 @@ impl WindowsService for Api {
             .map_err(|error| error::status(&error))?
             .unwrap_or(KEEPALIVE)
             .max(KEEPALIVE_MIN);
-        let filter = Filter(request.filter.unwrap_or_default());
+        let filter = self.filter(request.filter).await;
         let watch = self.service.watch_windows().map_err(|error| error::status(&error))?;
         Ok(Response::new(events(watch, filter, keepalive)))
     }
@@ -113,6 +113,21 @@ impl WindowsService for Api {
 }
 
 impl Api {
+    /// What a filter means. Windows are on a display, by the id that the list of displays has.
+    pub(super) async fn filter(&self, wanted: Option<pb::WindowFilter>) -> Filter {
+        let mut wanted = wanted.unwrap_or_default();
+        if !wanted.display_id.is_empty() {
+            match self.service.find_display(Some(wanted.display_id.clone())).await {
+                // All windows are on the desktop.
+                Ok(display) if display.role == Role::Desktop => wanted.display_id.clear(),
+                Ok(display) => wanted.display_id = display.id,
+                // No window is on a display that there is not.
+                Err(_) => {}
+            }
+        }
+        Filter(wanted)
+    }
+
     /// The windows that pass a filter, front to back.
     pub(super) async fn windows(&self, filter: &Filter) -> Result<Vec<Window>> {
         let mut windows = self.service.windows(filter.0.include_system).await?;
@@ -170,7 +185,7 @@ fn placement(request: &pb::SetWindowBoundsRequest) -> Result<Placement> {
 }
 
 /// Which windows a client wants to hear of.
-pub(super) struct Filter(pub(super) pb::WindowFilter);
+pub(super) struct Filter(pb::WindowFilter);
 
 impl Filter {
     fn passes(&self, window: &Window) -> bool {
@@ -182,9 +197,7 @@ impl Filter {
             && contains(&window.app_name, &wanted.app_name_contains)
             && (wanted.app_id.is_empty() || window.app_id == wanted.app_id)
             && (wanted.pid == 0 || window.pid == Some(wanted.pid))
-            && (wanted.display_id.is_empty()
-                || wanted.display_id == "primary"
-                || window.display_id == wanted.display_id)
+            && (wanted.display_id.is_empty() || window.display_id == wanted.display_id)
             && (window.on_screen || !wanted.on_screen_only)
             && (wanted.include_system || convert::is_of_an_app(window))
     }

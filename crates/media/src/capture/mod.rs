@@ -95,13 +95,14 @@ pub struct Config {
 pub fn open(target: &Target, config: &Config, max_fps: u32) -> Result<Box<dyn Source>> {
     match target {
         Target::Display { display_id } => {
+            let place = x11::resolve(config.display.as_deref(), display_id)?;
             let options = x11::Options {
+                part: place.part,
                 framebuffer: config.framebuffer.clone(),
                 poll_interval: Duration::from_secs(1) / max_fps.max(1),
                 ..x11::Options::default()
             };
-            let display = x11::resolve(config.display.as_deref(), display_id)?;
-            Ok(Box::new(x11::Desktop::open(Some(&display), &options)?))
+            Ok(Box::new(x11::Desktop::open(Some(&place.screen), &options)?))
         }
         Target::Window { handle, epoch } => {
             let Some(windows) = &config.windows else {

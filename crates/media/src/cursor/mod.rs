@@ -137,9 +137,8 @@ pub(crate) fn display_of(
     config: &capture::Config,
 ) -> Result<Option<Option<String>>> {
     match target {
-        Target::Display { display_id } => {
-            x11::resolve(config.display.as_deref(), display_id).map(|display| Some(Some(display)))
-        }
+        Target::Display { display_id } => x11::resolve(config.display.as_deref(), display_id)
+            .map(|place| Some(Some(place.screen))),
         Target::Window { .. } => Ok(Some(config.display.clone())),
         _ => Ok(None),
     }

@@ -19,7 +19,7 @@ use x11rb::rust_connection::RustConnection;
 use super::native::{self, AskedTitle, Atoms, ICONIC, NORMAL, request, unless_gone};
 use super::registry::Action;
 use super::{State, Window, WindowKind};
-use crate::capture::x11;
+use crate::capture::x11::{self, monitors};
 
 /// Windows that are looked at, front to back; a client that opens more is not listed in full.
 const MAX_WINDOWS: usize = 1024;
@@ -67,7 +67,11 @@ pub(super) struct Desk {
     conn: RustConnection,
     root: Native,
     screen: Size,
-    display_id: String,
+    /// The id of the screen.
+    screen_id: String,
+    /// The displays that the screen is made of, the primary one first.
+    displays: Vec<Display>,
+    displays_stale: bool,
     host: Vec<u8>,
     atoms: Atoms,
     manager: Option<Manager>,
@@ -78,6 +82,13 @@ pub(super) struct Desk {
     /// Which windows there are, their order or the focus may be others now.
     order_stale: bool,
     dirty: BTreeMap<Native, Dirty>,
+}
+
+/// A part of the screen that windows can be on.
+#[derive(Debug)]
+struct Display {
+    id: String,
+    bounds: Bounds,
 }
 
 /// A window manager that speaks EWMH.
@@ -124,12 +135,12 @@ struct Dirty {
 
 impl Desk {
     pub(super) fn open(display: Option<&str>) -> Result<Self> {
-        let (conn, screen, display_id) = x11::connect(display)?;
+        let (conn, screen, id) = x11::connect(display)?;
         let root = conn.setup().roots[screen].root;
-        Self::set_up(conn, root, display_id.clone()).map_err(|error| x11::lost(&display_id, error))
+        Self::set_up(conn, root, id.clone()).map_err(|error| x11::lost(&id, error))
     }
 
-    fn set_up(conn: RustConnection, root: Native, display_id: String) -> Result<Self, ReplyError> {
+    fn set_up(conn: RustConnection, root: Native, screen_id: String) -> Result<Self, ReplyError> {
         let atoms = Atoms::new(&conn)?.reply()?;
         let mask = EventMask::SUBSTRUCTURE_NOTIFY
             | EventMask::STRUCTURE_NOTIFY
@@ -137,12 +148,15 @@ impl Desk {
             | EventMask::FOCUS_CHANGE;
         let events = ChangeWindowAttributesAux::new().event_mask(mask);
         drop(conn.change_window_attributes(root, &events)?);
+        monitors::follow(&conn, root)?;
         let screen = x11::root_size(&conn, root)?;
         Ok(Self {
             conn,
             root,
             screen,
-            display_id,
+            screen_id,
+            displays: Vec::new(),
+            displays_stale: true,
             host: rustix::system::uname().nodename().to_bytes().to_vec(),
             atoms,
             manager: None,
@@ -186,7 +200,9 @@ impl Desk {
         while let Some(event) = self.conn.poll_for_event()? {
             self.note(event, handles);
         }
-        if self.order_stale {
+        if self.displays_stale {
+            self.refresh_displays()?;
+        } else if self.order_stale {
             self.refresh_order(handles)?;
         } else if !self.dirty.is_empty() {
             self.refresh_dirty(handles)?;
@@ -229,8 +245,44 @@ impl Desk {
             focused: native == self.focus,
             on_screen: listed && entry.viewable && entry.bounds.intersection(screen).is_some(),
             z_order: 0, // known once all are
-            display_id: self.display_id.clone(),
+            display_id: match self.display_of(entry.bounds) {
+                Some(display) => display.id.clone(),
+                None => self.screen_id.clone(),
+            },
         }
+    }
+
+    /// The display that shows most of a window; the primary one when none does.
+    fn display_of(&self, window: Bounds) -> Option<&Display> {
+        let shown = |display: &Display| {
+            display.bounds.intersection(window).map_or(0, |part| part.size().bounds().area())
+        };
+        // Of several that show the same, `max_by_key` takes the last.
+        self.displays.iter().rev().max_by_key(|display| shown(display))
+    }
+
+    /// What a window covers that fills its display.
+    fn filled(&self, window: Bounds) -> Bounds {
+        self.display_of(window).map_or(self.screen.into(), |display| display.bounds)
+    }
+
+    /// Asks which displays the screen is made of.
+    fn refresh_displays(&mut self) -> Result<(), ReplyError> {
+        self.displays_stale = false;
+        self.screen = x11::root_size(&self.conn, self.root)?;
+        let monitors = monitors::monitors(&self.conn, self.root, self.screen)?;
+        self.displays = match monitors.len() {
+            0 | 1 => {
+                vec![Display { id: self.screen_id.clone(), bounds: self.screen.into() }]
+            }
+            _ => (monitors.into_iter())
+                .map(|monitor| Display {
+                    id: x11::monitor_id(&self.screen_id, &monitor.name),
+                    bounds: monitor.area.into(),
+                })
+                .collect(),
+        };
+        Ok(())
     }
 
     fn state(&self, entry: &Entry, listed: bool) -> State {
@@ -251,7 +303,7 @@ impl Desk {
             Some(_) => {
                 has(atoms._NET_WM_STATE_MAXIMIZED_HORZ) && has(atoms._NET_WM_STATE_MAXIMIZED_VERT)
             }
-            None => entry.restore.is_some() && entry.bounds == Bounds::from(self.screen),
+            None => entry.restore.is_some() && entry.bounds == self.filled(entry.bounds),
         };
         if self.manager.is_some() && has(atoms._NET_WM_STATE_FULLSCREEN) {
             State::Fullscreen
@@ -270,6 +322,7 @@ impl Desk {
 
     /// Marks what an event says may be different now.
     fn note(&mut self, event: Event, handles: &mut Handles) {
+        self.displays_stale |= monitors::is_change(&event, self.root);
         match event {
             Event::ConfigureNotify(event) if event.window == self.root => {
                 self.screen = Size::new(event.width.into(), event.height.into());
@@ -582,7 +635,7 @@ impl Desk {
         action: Action,
     ) -> Result<(), ReplyError> {
         let border = self.entries.get(&native).map_or(0, |entry| entry.border);
-        let screen = Bounds::from(self.screen);
+        let filled = self.filled(window.bounds);
         match action {
             Action::Activate => {
                 self.show(native)?;
@@ -601,10 +654,10 @@ impl Desk {
             }
             Action::Maximize => {
                 self.show(native)?;
-                if window.bounds != screen {
+                if window.bounds != filled {
                     self.keep(native, Some(window.bounds));
                 }
-                self.place(native, screen, border)?;
+                self.place(native, filled, border)?;
             }
             Action::Restore if matches!(window.state, State::Minimized | State::Hidden) => {
                 self.show(native)?;
@@ -653,7 +706,7 @@ impl Desk {
     }
 
     fn lost(&self, error: impl Into<ReplyError>) -> Error {
-        x11::lost(&self.display_id, error.into())
+        x11::lost(&self.screen_id, error.into())
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use spaceport_testkit::Xvfb;
-use spaceport_types::{Cause, Size};
+use spaceport_types::{Cause, Rect, Size};
 use x11rb::connection::Connection as _;
 use x11rb::protocol::Event;
 use x11rb::protocol::xproto::{
@@ -14,6 +14,7 @@ use x11rb::wrapper::ConnectionExt as _;
 
 use super::app::{App, Look, PLAIN, POPUP, own_display};
 use super::*;
+use crate::capture::x11::tests::Painter;
 
 const SCREEN: Size = Size::new(800, 600);
 
@@ -69,6 +70,36 @@ impl Drop for Openbox {
         drop(self.0.kill());
         drop(self.0.wait());
     }
+}
+
+#[test]
+fn a_window_is_on_the_monitor_that_shows_most_of_it() {
+    let server = Xvfb::start(SCREEN).unwrap();
+    let (windows, app, painter) = (on(&server), App::on(&server), Painter::on(&server));
+    let screen = format!("{}.0", server.display());
+    let (left, right) = (format!("{screen}/LEFT"), format!("{screen}/RIGHT"));
+    let window = app.shown(Bounds::new(300, 100, 150, 100), PLAIN);
+    app.finish();
+    let display = || windows.list().unwrap().remove(0).display_id;
+    assert_eq!(display(), screen);
+
+    // It has 100 columns on the left one and 50 on the other, and then the other way round.
+    painter.set_monitor("LEFT", Rect::new(0, 0, 400, 600), true);
+    painter.set_monitor("RIGHT", Rect::new(400, 0, 400, 500), false);
+    assert_eq!(display(), left);
+    let handle = windows.list().unwrap().remove(0).handle;
+    let place = |x, y| Placement { x: Some(x), y: Some(y), ..Placement::default() };
+    assert_eq!(windows.set_bounds(&handle, 1, place(350, 100)).unwrap().display_id, right);
+    // It fills the display that it is on.
+    let maximized = windows.maximize(&handle, 1).unwrap();
+    assert_eq!(maximized.bounds, Bounds::new(400, 0, 400, 500));
+    assert_eq!((maximized.state, maximized.display_id), (State::Maximized, right));
+    windows.restore(&handle, 1).unwrap();
+    // Shown by none, it is on the primary one.
+    assert_eq!(windows.set_bounds(&handle, 1, place(500, 550)).unwrap().display_id, left);
+    painter.delete_monitor("RIGHT");
+    assert_eq!(display(), screen);
+    app.destroy(&window);
 }
 
 #[test]

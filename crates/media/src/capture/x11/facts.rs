@@ -1,30 +1,42 @@
 //! What an X server offers, for lists of displays and for diagnosis.
 
 use spaceport_types::{Rect, Result, Size};
-use x11rb::connection::{Connection, RequestConnection};
-use x11rb::errors::ReplyError;
-use x11rb::protocol::randr::{self, ConnectionExt as _};
-use x11rb::protocol::xproto::Window;
-use x11rb::protocol::{composite, damage, shm, xfixes};
-use x11rb::rust_connection::RustConnection;
+use x11rb::connection::Connection;
+use x11rb::protocol::{composite, damage, randr, shm, xfixes};
 
+use super::monitors::{USUAL_RATE, monitors, rates};
 use super::pixels::{Method, Reader};
+use super::place::monitor_id;
 use super::{Options, check_format, connect, has, id_of, lost, parse, root_size};
 
-/// One display that can be watched. For now that is a whole X screen, whatever monitors show of it.
+/// One display that can be watched: what a monitor shows, or a whole X screen.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DisplayInfo {
-    /// What a target calls it, such as `:0.0`.
+    /// What a target calls it, such as `:0.0` or `:0.0/HDMI-1`.
     pub id: String,
     /// For people.
     pub name: String,
     /// Whether it is the one that `primary` means.
     pub primary: bool,
-    /// Its size, in pixels.
+    /// What it is to a list of displays.
+    pub role: Role,
+    /// Where it lies on the screen, in pixels.
     pub bounds: Rect,
-    /// How often its monitor is refreshed; 60 where the server does not know.
+    /// How often it is shown in a second; 60 where the server does not know.
     pub refresh_hz: f64,
+}
+
+/// What a display is to a list of displays. Two of a list show no pixel both, unless monitors do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// One of them: a monitor among several, or a screen with one monitor or none.
+    Display,
+    /// All of those of a screen together: a screen with several monitors.
+    Desktop,
+    /// Another name of one of them: the only monitor of a screen. What was opened by that name is
+    /// found by it when other monitors come and go.
+    Alias,
 }
 
 /// One protocol extension, and its version where the server has it.
@@ -61,29 +73,47 @@ pub struct Facts {
     pub damage: bool,
 }
 
-/// Lists the displays of one X server; `None` means the one in `DISPLAY`.
+/// Lists the displays of one X server, those that a list is made of first, the primary one before
+/// all; `None` means the server in `DISPLAY`.
 ///
 /// # Errors
 ///
 /// As [`super::Desktop::open`].
 pub fn displays(display: Option<&str>) -> Result<Vec<DisplayInfo>> {
-    let (conn, primary, id) = connect(display)?;
+    let (conn, default, id) = connect(display)?;
     let parsed = parse(display)?;
     let mut displays = Vec::new();
     for (index, screen) in conn.setup().roots.iter().enumerate() {
         let lost = |error| lost(&id, error);
         let size = root_size(&conn, screen.root).map_err(lost)?;
-        let monitor = monitor(&conn, screen.root).map_err(lost)?;
-        let (name, refresh_hz) = monitor.unwrap_or_default();
+        let monitors = monitors(&conn, screen.root, size).map_err(lost)?;
+        let rates = rates(&conn, screen.root, &monitors).map_err(lost)?;
+        let screen_id = id_of(&parsed, index as u16);
+        let several = monitors.len() > 1;
         displays.push(DisplayInfo {
-            id: id_of(&parsed, index as u16),
-            name: if name.is_empty() { format!("Screen {index}") } else { name },
-            primary: index == primary,
+            name: match monitors.first() {
+                Some(_) if several && index == default => "Whole desktop".to_owned(),
+                Some(monitor) if !several => monitor.name.clone(),
+                _ => format!("Screen {index}"),
+            },
+            primary: index == default && !several,
+            role: if several { Role::Desktop } else { Role::Display },
             bounds: size.bounds(),
-            // An invented mode, such as Xvfb's, has a rate of next to nothing.
-            refresh_hz: if refresh_hz >= 1.0 { refresh_hz } else { 60.0 },
+            refresh_hz: rates.iter().copied().reduce(f64::max).unwrap_or(USUAL_RATE),
+            id: screen_id.clone(),
         });
+        for ((number, monitor), refresh_hz) in monitors.into_iter().enumerate().zip(rates) {
+            displays.push(DisplayInfo {
+                id: monitor_id(&screen_id, &monitor.name),
+                primary: index == default && several && number == 0,
+                role: if several { Role::Display } else { Role::Alias },
+                bounds: monitor.area,
+                refresh_hz,
+                name: monitor.name,
+            });
+        }
     }
+    displays.sort_by_key(|display| (display.role != Role::Display, !display.primary));
     Ok(displays)
 }
 
@@ -112,7 +142,8 @@ pub fn check(display: Option<&str>, options: &Options) -> Result<Facts> {
     let mut method = None;
     for candidate in Method::ALL {
         let framebuffer = options.framebuffer.as_deref();
-        match Reader::open(&conn, screen.root, screen.root_depth, size, candidate, framebuffer) {
+        let (root, depth) = (screen.root, screen.root_depth);
+        match Reader::open(&conn, root, depth, size.bounds(), candidate, framebuffer) {
             Ok(_) => {
                 method = Some(candidate);
                 break;
@@ -132,30 +163,6 @@ pub fn check(display: Option<&str>, options: &Options) -> Result<Facts> {
         unusable,
         damage,
     })
-}
-
-/// The name and the refresh rate of the first monitor that shows something, where the server knows.
-fn monitor(conn: &RustConnection, root: Window) -> Result<Option<(String, f64)>, ReplyError> {
-    if conn.extension_information(randr::X11_EXTENSION_NAME)?.is_none() {
-        return Ok(None);
-    }
-    // Without this the server answers in terms of RandR 1.0.
-    conn.randr_query_version(1, 3)?.reply()?;
-    let resources = conn.randr_get_screen_resources_current(root)?.reply()?;
-    for output in resources.outputs {
-        let output = conn.randr_get_output_info(output, resources.config_timestamp)?.reply()?;
-        if output.crtc == x11rb::NONE {
-            continue;
-        }
-        let crtc = conn.randr_get_crtc_info(output.crtc, resources.config_timestamp)?.reply()?;
-        let mode = resources.modes.iter().find(|mode| mode.id == crtc.mode);
-        let rate = mode.map_or(0.0, |mode| {
-            let pixels = f64::from(mode.htotal) * f64::from(mode.vtotal);
-            if pixels > 0.0 { f64::from(mode.dot_clock) / pixels } else { 0.0 }
-        });
-        return Ok(Some((String::from_utf8_lossy(&output.name).into_owned(), rate)));
-    }
-    Ok(None)
 }
 
 const EXTENSIONS: [&str; 5] = [

@@ -1,4 +1,4 @@
-//! X11 displays.
+//! X11 displays: whole screens, and what single monitors show of them.
 //!
 //! The server is told to keep a region of what was drawn (DAMAGE) and to say only that the region
 //! is no longer empty. A grab is one pipelined round trip: take the region, copy it from the root
@@ -10,7 +10,10 @@
 //! The pointer is not in the picture: the X server draws it elsewhere.
 
 mod facts;
+pub(crate) mod monitors;
 mod pixels;
+mod place;
+mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
 mod window;
@@ -19,28 +22,34 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spaceport_types::{Bounds, Cause, Error, Kind, Rect, Result, Size};
+use spaceport_types::{Bounds, Cause, Error, Kind, Rect, Result, Size, Suspension};
 use x11rb::connection::{Connection, SequenceNumber};
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError};
 use x11rb::protocol::Event;
 use x11rb::protocol::damage::{self, ConnectionExt as _, ReportLevel};
-use x11rb::protocol::randr::{self, ConnectionExt as _, NotifyMask};
 use x11rb::protocol::xfixes::{self, ConnectionExt as _};
-use x11rb::protocol::xproto::{ConnectionExt as _, ImageOrder, Screen, Window};
-use x11rb::reexports::x11rb_protocol::parse_display::{ParsedDisplay, parse_display};
+use x11rb::protocol::xproto::{
+    ChangeWindowAttributesAux, ConnectionExt as _, EventMask, ImageOrder, Screen, Window,
+};
 use x11rb::rust_connection::RustConnection;
 
-pub use facts::{DisplayInfo, Extension, Facts, check, displays};
+pub use facts::{DisplayInfo, Extension, Facts, Role, check, displays};
 pub use pixels::Method;
+pub(crate) use place::monitor_id;
+pub use place::{Part, Place, resolve};
 pub(crate) use window::Toplevel;
 
-use super::Source;
+use super::{Hidden, Source};
 use crate::Frame;
 use pixels::Reader;
+use place::{NO_DISPLAY, id_of, parse};
+use rows::Rows;
 
 /// How a display is read; the defaults choose what is cheapest.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What of the screen is shown.
+    pub part: Part,
     /// The server's framebuffer file, where we started it with `-fbdir`.
     pub framebuffer: Option<PathBuf>,
     /// Use this method or fail, to diagnose one.
@@ -54,6 +63,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            part: Part::Whole,
             framebuffer: None,
             method: None,
             without_damage: false,
@@ -62,7 +72,11 @@ impl Default for Options {
     }
 }
 
-/// A whole X screen, as a [`Source`].
+/// A monitor that is gone for longer than this does not come back. Whoever changes its mode switches
+/// it off in between.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// An X screen, or what one monitor shows of it, as a [`Source`].
 #[derive(Debug)]
 pub struct Desktop {
     conn: RustConnection,
@@ -71,7 +85,12 @@ pub struct Desktop {
     options: Options,
     root: Window,
     depth: u8,
-    size: Size,
+    /// The name of the monitor that is shown; without one it is the whole screen.
+    monitor: Option<String>,
+    /// What of the screen is shown.
+    area: Rect,
+    /// Since when the monitor has not been there.
+    missing_since: Option<Duration>,
     reader: Reader,
     changes: Changes,
     /// Something changed since the last grab.
@@ -101,8 +120,9 @@ impl Desktop {
     ///
     /// # Errors
     ///
-    /// `stream` with cause `capture_failed` when the server does not answer,
-    /// `host_capability_missing` when its pictures have another format than 32 bits a pixel.
+    /// `stream` with cause `capture_failed` when the server does not answer, `not_found` when it has
+    /// no such monitor, `host_capability_missing` when its pictures have another format than 32 bits
+    /// a pixel.
     pub fn open(display: Option<&str>, options: &Options) -> Result<Self> {
         let (conn, screen, id) = connect(display)?;
         let screen = &conn.setup().roots[screen];
@@ -110,20 +130,33 @@ impl Desktop {
         let (root, depth) = (screen.root, screen.root_depth);
         let lost = |error| lost(&id, error);
 
-        if has(&conn, randr::X11_EXTENSION_NAME).map_err(lost)? {
-            conn.randr_query_version(1, 2).map_err(|error| lost(error.into()))?;
-            conn.randr_select_input(root, NotifyMask::SCREEN_CHANGE)
-                .map_err(|error| lost(error.into()))?;
-        }
-        // Asked for after the events, so that no change of size falls between the two.
-        let size = root_size(&conn, root).map_err(lost)?;
-        let changes = Changes::open(&conn, root, size, options).map_err(lost)?;
-        let reader = Reader::choose(&conn, root, depth, size, options, &id)?;
+        // Events are asked for first, so that no change falls between them and the questions.
+        monitors::follow(&conn, root).map_err(lost)?;
+        let events = ChangeWindowAttributesAux::new().event_mask(EventMask::STRUCTURE_NOTIFY);
+        drop(conn.change_window_attributes(root, &events).map_err(|error| lost(error.into()))?);
+        let monitor = match &options.part {
+            Part::Whole => None,
+            Part::Primary => primary(&conn, root).map_err(lost)?,
+            Part::Monitor(name) => Some(name.clone()),
+        };
+        let area = area_of(&conn, root, monitor.as_deref()).map_err(lost)?;
+        let id = match &monitor {
+            Some(name) => monitor_id(&id, name),
+            None => id.clone(),
+        };
+        let area = area.ok_or_else(|| {
+            Error::new(Kind::NotFound, format!("there is no display `{id}` now"))
+                .with("display", &id)
+                .hint("List the displays to see which there are")
+        })?;
+        let changes = Changes::open(&conn, root, area.size(), options);
+        let changes = changes.map_err(|error| self::lost(&id, error))?;
+        let reader = Reader::choose(&conn, root, depth, area, options, &id)?;
         tracing::debug!(
             display = id,
             method = reader.method().name(),
             damage = matches!(changes, Changes::Damage { .. }),
-            ?size,
+            ?area,
             "display opened"
         );
         Ok(Self {
@@ -132,7 +165,9 @@ impl Desktop {
             options: options.clone(),
             root,
             depth,
-            size,
+            monitor,
+            area,
+            missing_since: None,
             reader,
             changes,
             changed: true,
@@ -148,7 +183,7 @@ impl Desktop {
 
     /// Reads what changed into the reader's picture, and which rectangles that were into `rects`.
     fn read(&mut self) -> Result<(), ReplyError> {
-        let all = self.size.bounds();
+        let (area, all) = (self.area, self.area.size().bounds());
         self.rects.clear();
         match &mut self.changes {
             Changes::Damage { damage, region, emptied } => {
@@ -161,10 +196,10 @@ impl Desktop {
                 if self.everything {
                     self.rects.push(all);
                 } else if damaged.rectangles.len() > MAX_RECTS {
-                    self.rects.extend(rect(damaged.extents).clamped(self.size));
+                    self.rects.extend(rect(damaged.extents).within(area));
                 } else {
                     let rects = damaged.rectangles.into_iter().map(rect);
-                    self.rects.extend(rects.filter_map(|rect| rect.clamped(self.size)));
+                    self.rects.extend(rects.filter_map(|rect| rect.within(area)));
                 }
                 self.reader.read(&self.conn, self.root, &self.rects)?;
             }
@@ -184,29 +219,44 @@ impl Desktop {
         Ok(())
     }
 
-    /// Takes over the size the root window has now.
-    fn refresh_size(&mut self) -> Result<()> {
-        let size = root_size(&self.conn, self.root).map_err(|error| lost(&self.id, error))?;
+    /// Takes over what of the screen is to be shown now.
+    fn refresh(&mut self, now: Duration) -> Result<()> {
+        let area = area_of(&self.conn, self.root, self.monitor.as_deref());
+        let Some(area) = area.map_err(|error| lost(&self.id, error))? else {
+            if self.missing_since.is_none() {
+                tracing::debug!(display = self.id, "monitor is gone");
+                self.missing_since = Some(now);
+            }
+            return Ok(());
+        };
+        self.missing_since = None;
         self.everything = true;
         self.changed = true;
-        if size == self.size {
+        if area == self.area {
             return Ok(());
         }
-        tracing::debug!(display = self.id, from = ?self.size, to = ?size, "display changed size");
+        tracing::debug!(display = self.id, from = ?self.area, to = ?area, "display changed");
         self.reader.close(&self.conn).map_err(|error| lost(&self.id, error.into()))?;
         self.reader =
-            Reader::choose(&self.conn, self.root, self.depth, size, &self.options, &self.id)?;
-        self.size = size;
+            Reader::choose(&self.conn, self.root, self.depth, area, &self.options, &self.id)?;
+        self.area = area;
         if let Changes::Compare { rows, .. } = &mut self.changes {
-            *rows = Rows::new(size);
+            *rows = Rows::new(area.size());
         }
         Ok(())
+    }
+
+    /// The monitor was taken away, and not only for a moment.
+    fn gone(&self) -> Error {
+        Error::because(Cause::TargetGone, format!("the display `{}` was taken away", self.id))
+            .with("display", &self.id)
+            .hint("List the displays to see which there are")
     }
 }
 
 impl Source for Desktop {
     fn bounds(&self) -> Bounds {
-        self.size.into()
+        self.area.into()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -214,40 +264,51 @@ impl Source for Desktop {
     }
 
     fn next_due(&self) -> Option<Duration> {
+        if let Some(since) = self.missing_since {
+            return Some(since + GRACE);
+        }
         match &self.changes {
             Changes::Damage { .. } => None,
             Changes::Compare { due, .. } => Some(*due),
         }
     }
 
+    fn hidden(&self) -> Option<Hidden> {
+        let missing = self.missing_since.is_some();
+        missing.then_some(Hidden { reason: Suspension::DisplayBlanked, held: true })
+    }
+
     fn has_damage(&mut self, now: Duration) -> Result<bool> {
-        let mut resized = false;
+        let mut stale = false;
         loop {
             match self.conn.poll_for_event() {
                 Ok(Some(Event::DamageNotify(event))) => {
                     self.changed |= self.changes.still_to_grab(event.sequence);
                 }
-                Ok(Some(Event::RandrScreenChangeNotify(_))) => resized = true,
                 // Requests that need no answer report their errors here. Whatever went wrong, the
                 // next grab asks for answers and finds out.
                 Ok(Some(Event::Error(error))) => {
                     tracing::debug!(display = self.id, ?error, "X11 error");
                 }
-                Ok(Some(_)) => {}
+                Ok(Some(event)) => stale |= monitors::is_change(&event, self.root),
                 Ok(None) => break,
                 Err(error) => return Err(lost(&self.id, error.into())),
             }
         }
-        if resized {
-            self.refresh_size()?;
+        if stale {
+            self.refresh(now)?;
+        }
+        if let Some(since) = self.missing_since {
+            return if now < since + GRACE { Ok(false) } else { Err(self.gone()) };
         }
         if let Changes::Compare { rows, due } = &mut self.changes
             && now >= *due
         {
             *due = now + self.options.poll_interval;
-            match scan(&self.conn, self.root, &mut self.reader, rows, self.size.bounds()) {
+            let all = self.area.size().bounds();
+            match scan(&self.conn, self.root, &mut self.reader, rows, all) {
                 Ok(()) => self.changed |= rows.any_changed(),
-                Err(ReplyError::X11Error(_)) => self.refresh_size()?,
+                Err(ReplyError::X11Error(_)) => self.refresh(now)?,
                 Err(error) => return Err(lost(&self.id, error)),
             }
         }
@@ -256,19 +317,47 @@ impl Source for Desktop {
 
     fn grab(&mut self, now: Duration, full: bool) -> Result<Frame<'_>> {
         self.everything |= full;
-        match self.read() {
-            Ok(()) => {}
-            Err(ReplyError::X11Error(error)) => {
-                // The screen shrank after we last looked: a rectangle lies outside of it now.
-                tracing::debug!(display = self.id, ?error, "grab refused, trying once more");
-                self.refresh_size()?;
-                self.read().map_err(|error| lost(&self.id, error))?;
+        if self.missing_since.is_none() {
+            match self.read() {
+                Ok(()) => {}
+                Err(ReplyError::X11Error(error)) => {
+                    // The screen shrank after we last looked: a rectangle lies outside of it now.
+                    tracing::debug!(display = self.id, ?error, "grab refused, trying once more");
+                    self.refresh(now)?;
+                    if self.missing_since.is_none() {
+                        self.read().map_err(|error| lost(&self.id, error))?;
+                    }
+                }
+                Err(error) => return Err(lost(&self.id, error)),
             }
-            Err(error) => return Err(lost(&self.id, error)),
+        }
+        let size = self.area.size();
+        if self.missing_since.is_some() {
+            // The picture that was there last.
+            self.rects.clear();
+            self.rects.extend(full.then_some(size.bounds()));
         }
         let (pixels, stride) = self.reader.pixels();
-        Ok(Frame { pixels, stride, size: self.size, damage: &self.rects, captured_at: now })
+        Ok(Frame { pixels, stride, size, damage: &self.rects, captured_at: now })
     }
+}
+
+/// The name of the primary monitor, where there are several.
+fn primary(conn: &RustConnection, root: Window) -> Result<Option<String>, ReplyError> {
+    let mut found = monitors::monitors(conn, root, root_size(conn, root)?)?;
+    Ok((found.len() > 1).then(|| found.swap_remove(0).name))
+}
+
+/// Where on the screen a monitor is now; without one, the whole screen.
+fn area_of(
+    conn: &RustConnection,
+    root: Window,
+    monitor: Option<&str>,
+) -> Result<Option<Rect>, ReplyError> {
+    let size = root_size(conn, root)?;
+    let Some(name) = monitor else { return Ok(Some(size.bounds())) };
+    let found = monitors::monitors(conn, root, size)?;
+    Ok(found.into_iter().find(|monitor| monitor.name == name).map(|monitor| monitor.area))
 }
 
 impl Changes {
@@ -302,65 +391,6 @@ impl Changes {
     }
 }
 
-/// The hashes of a picture's rows, and which of them changed since they were last taken.
-#[derive(Debug)]
-struct Rows {
-    hashes: Vec<u64>,
-    changed: Vec<bool>,
-}
-
-impl Rows {
-    fn new(size: Size) -> Self {
-        let height = size.height as usize;
-        Self { hashes: vec![0; height], changed: vec![false; height] }
-    }
-
-    /// The rows of a picture, none of them changed.
-    fn of(pixels: &[u8], stride: usize, size: Size) -> Self {
-        let mut rows = Self::new(size);
-        rows.compare(pixels, stride, size.width);
-        rows.changed.fill(false);
-        rows
-    }
-
-    /// Compares the rows of `pixels`, of which the first `width` pixels count.
-    fn compare(&mut self, pixels: &[u8], stride: usize, width: u32) {
-        let rows = self.hashes.iter_mut().zip(&mut self.changed);
-        for ((hash, changed), row) in rows.zip(pixels.chunks(stride)) {
-            let new = hash_row(&row[..width as usize * 4]);
-            *changed |= new != *hash;
-            *hash = new;
-        }
-    }
-
-    fn any_changed(&self) -> bool {
-        self.changed.contains(&true)
-    }
-
-    /// Appends the changed rows, neighbours joined, and forgets them.
-    fn take_changed(&mut self, width: u32, rects: &mut Vec<Rect>) {
-        let mut y = 0;
-        for run in self.changed.chunk_by(|a, b| a == b) {
-            let height = run.len() as u32;
-            if run[0] {
-                rects.push(Rect::new(0, y, width, height));
-            }
-            y += height;
-        }
-        self.changed.fill(false);
-    }
-}
-
-/// Multiplicative hashing, eight bytes at a time: it runs at the speed of memory, and nobody gains
-/// by forging a collision with their own screen.
-fn hash_row(row: &[u8]) -> u64 {
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, rest) = row.as_chunks::<8>();
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(MULTIPLIER);
-    let hash = words.iter().fold(1, |hash, word| mix(hash, u64::from_ne_bytes(*word)));
-    rest.iter().fold(hash, |hash, &byte| mix(hash, u64::from(byte)))
-}
-
 /// Reads the whole picture and compares its rows.
 fn scan(
     conn: &RustConnection,
@@ -376,50 +406,6 @@ fn scan(
     let (pixels, stride) = reader.pixels();
     rows.compare(pixels, stride, all.width);
     Ok(())
-}
-
-/// Which display of this Space `id` means: `primary`, or an id that [`displays`] gave.
-///
-/// A display of any other server is refused: a viewer may not have us connect to wherever it likes.
-///
-/// # Errors
-///
-/// `not_found` for a display that is not this Space's, `host_capability_missing` when this Space
-/// has none.
-pub fn resolve(configured: Option<&str>, id: &str) -> Result<String> {
-    let own = parse(configured)?;
-    if matches!(id, "" | "primary") {
-        return Ok(id_of(&own, own.screen));
-    }
-    match parse_display(Some(id)) {
-        Ok(asked) if (&asked.host, asked.display) == (&own.host, own.display) => {
-            Ok(id_of(&own, asked.screen))
-        }
-        _ => Err(Error::new(Kind::NotFound, format!("this Space has no display `{id}`"))
-            .with("display_id", id)
-            .hint("Ask for `primary`, or list the displays to see their ids")),
-    }
-}
-
-fn parse(display: Option<&str>) -> Result<ParsedDisplay> {
-    let invalid = || {
-        let message = match display {
-            Some(display) => format!("`{display}` is not the name of an X display"),
-            None => "no X display is set".to_owned(),
-        };
-        Error::new(Kind::HostCapabilityMissing, message).hint(NO_DISPLAY)
-    };
-    let parsed = parse_display(display).map_err(|error| invalid().source(error))?;
-    // Display n is TCP port 6000 + n, which x11rb adds up without looking.
-    if parsed.display > u16::MAX - 6000 { Err(invalid()) } else { Ok(parsed) }
-}
-
-fn id_of(display: &ParsedDisplay, screen: u16) -> String {
-    // A path names a socket; the screen follows it directly.
-    match display.host.starts_with('/') {
-        true => format!("{}.{screen}", display.host),
-        false => format!("{}:{}.{screen}", display.host, display.display),
-    }
 }
 
 /// Connects, and says which screen is meant and what its id is.
@@ -508,9 +494,6 @@ fn from_origin(start: i16, length: u16) -> (u32, u32) {
     let (start, end) = (i32::from(start), i32::from(start) + i32::from(length));
     (start.max(0).unsigned_abs(), (end.max(0) - start.max(0)).unsigned_abs())
 }
-
-const NO_DISPLAY: &str = "Set `DISPLAY` to a running X server that this user may use, or start \
-                          `spaceport serve --demo`, which brings a desktop of its own";
 
 /// Beyond this many rectangles a grab takes the one around them all: converting a few more pixels
 /// is cheaper than starting over for every line of text.

@@ -49,10 +49,10 @@ impl Method {
     }
 }
 
-/// An up-to-date picture of a drawable, and the way it is kept so.
+/// An up-to-date picture of an area of a drawable, and the way it is kept so.
 #[derive(Debug)]
 pub(super) struct Reader {
-    size: Size,
+    area: Rect,
     pixels: Pixels,
 }
 
@@ -70,7 +70,7 @@ impl Reader {
         conn: &RustConnection,
         root: Window,
         depth: u8,
-        size: Size,
+        area: Rect,
         options: &Options,
         id: &str,
     ) -> Result<Self> {
@@ -79,7 +79,7 @@ impl Reader {
             if options.method.is_some_and(|wanted| wanted != method) {
                 continue;
             }
-            match Self::open(conn, root, depth, size, method, options.framebuffer.as_deref()) {
+            match Self::open(conn, root, depth, area, method, options.framebuffer.as_deref()) {
                 Ok(reader) => return Ok(reader),
                 Err(reason) => {
                     let separator = if reasons.is_empty() { "" } else { "; " };
@@ -99,14 +99,15 @@ impl Reader {
         conn: &RustConnection,
         root: Window,
         depth: u8,
-        size: Size,
+        area: Rect,
         method: Method,
         framebuffer: Option<&Path>,
     ) -> Result<Self, String> {
+        let size = area.size();
         let pixels = match method {
             Method::Framebuffer => {
                 let path = framebuffer.ok_or("the server was not started by us")?;
-                let (map, layout) = map_framebuffer(path, size)?;
+                let (map, layout) = map_framebuffer(path, area)?;
                 Pixels::Framebuffer { map, layout }
             }
             Method::SharedPixmap => {
@@ -126,7 +127,7 @@ impl Reader {
             }
             Method::Image => Pixels::Image { picture: vec![0; bytes(size)] },
         };
-        Ok(Self { size, pixels })
+        Ok(Self { area, pixels })
     }
 
     pub(super) fn method(&self) -> Method {
@@ -160,7 +161,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Asks for what lies in `clip` (everything for no region) to be copied, without waiting.
+    /// Asks for what lies in `clip`, a region of the drawable, to be copied without waiting; without
+    /// a region for everything.
     /// Methods that need to know the rectangles first do nothing yet.
     pub(super) fn queue_copy(
         &self,
@@ -169,22 +171,26 @@ impl Reader {
         clip: Region,
     ) -> Result<(), ConnectionError> {
         if let Pixels::SharedPixmap { pixmap, gc, .. } = &self.pixels {
-            let Size { width, height } = self.size;
+            let Rect { x, y, width, height } = self.area;
+            let (x, y) = (x as i16, y as i16);
             let (width, height) = (width as u16, height as u16);
-            conn.xfixes_set_gc_clip_region(*gc, clip, 0, 0)?;
-            conn.copy_area(root, *pixmap, *gc, 0, 0, 0, 0, width, height)?;
+            // The region counts from where the drawable begins, the copy from where the area does.
+            conn.xfixes_set_gc_clip_region(*gc, clip, -x, -y)?;
+            conn.copy_area(root, *pixmap, *gc, x, y, 0, 0, width, height)?;
         }
         Ok(())
     }
 
-    /// Reads `rects` by methods that go rectangle by rectangle. To be called behind a fence.
+    /// Reads `rects` of the area by methods that go rectangle by rectangle. To be called behind a
+    /// fence.
     pub(super) fn read(
         &mut self,
         conn: &RustConnection,
         root: Window,
         rects: &[Rect],
     ) -> Result<(), ReplyError> {
-        let stride = self.size.width as usize * 4;
+        let stride = self.area.width as usize * 4;
+        let (left, top) = (self.area.x, self.area.y);
         match &mut self.pixels {
             Pixels::Framebuffer { .. } | Pixels::SharedPixmap { .. } => {}
             Pixels::SharedImage { map, segment, picture } => {
@@ -193,7 +199,7 @@ impl Reader {
                 let mut pending = Vec::with_capacity(rects.len());
                 for rect in rects {
                     let Rect { x, y, width, height } = *rect;
-                    let (x, y) = (x as i16, y as i16);
+                    let (x, y) = ((left + x) as i16, (top + y) as i16);
                     let (width, height) = (width as u16, height as u16);
                     let format = u8::from(ImageFormat::Z_PIXMAP);
                     let (all_planes, at) = (!0, offset as u32);
@@ -212,7 +218,7 @@ impl Reader {
                 let mut pending = Vec::with_capacity(rects.len());
                 for rect in rects {
                     let Rect { x, y, width, height } = *rect;
-                    let (x, y) = (x as i16, y as i16);
+                    let (x, y) = ((left + x) as i16, (top + y) as i16);
                     let (width, height) = (width as u16, height as u16);
                     let format = ImageFormat::Z_PIXMAP;
                     pending.push(conn.get_image(format, root, x, y, width, height, !0)?);
@@ -230,13 +236,17 @@ impl Reader {
 
     /// The picture, and the bytes from one of its rows to the next.
     pub(super) fn pixels(&self) -> (&[u8], usize) {
-        let stride = self.size.width as usize * 4;
+        let Rect { x, y, width, height } = self.area;
+        let stride = width as usize * 4;
         match &self.pixels {
             Pixels::Framebuffer { map, layout } => {
-                let len = layout.stride * self.size.height as usize;
-                (&map.bytes()[layout.offset..layout.offset + len], layout.stride)
+                let pixels = &map.bytes()[layout.offset..];
+                let start = y as usize * layout.stride + x as usize * 4;
+                // Of an area on the right, the last row ends before its stride does.
+                let end = pixels.len().min(start + layout.stride * height as usize);
+                (&pixels[start..end], layout.stride)
             }
-            Pixels::SharedPixmap { map, .. } => (&map.bytes()[..bytes(self.size)], stride),
+            Pixels::SharedPixmap { map, .. } => (&map.bytes()[..bytes(self.area.size())], stride),
             Pixels::SharedImage { picture, .. } | Pixels::Image { picture } => (picture, stride),
         }
     }
@@ -313,12 +323,12 @@ struct Layout {
 }
 
 /// Maps the file that `Xvfb -fbdir` keeps, an X window dump that is always up to date.
-fn map_framebuffer(path: &Path, size: Size) -> Result<(Mapping, Layout), String> {
+fn map_framebuffer(path: &Path, area: Rect) -> Result<(Mapping, Layout), String> {
     let file = File::open(path).map_err(|error| format!("`{}`: {error}", path.display()))?;
     let mut header = [0; XWD_HEADER];
     file.read_exact_at(&mut header, 0).map_err(|error| error.to_string())?;
     let layout = Layout::parse(&header)?;
-    if size.width > layout.size.width || size.height > layout.size.height {
+    if area.right() > layout.size.width || area.bottom() > layout.size.height {
         return Err("the framebuffer file is smaller than the screen".to_owned());
     }
     let len = layout.offset + layout.stride * layout.size.height as usize;

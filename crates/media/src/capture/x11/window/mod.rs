@@ -34,7 +34,8 @@ use x11rb::protocol::{ErrorKind, Event};
 use x11rb::rust_connection::RustConnection;
 
 use super::pixels::Reader;
-use super::{MAX_RECTS, Options, Rows, connect, generate_id, has, lost, rect, root_size};
+use super::rows::Rows;
+use super::{MAX_RECTS, Options, connect, generate_id, has, lost, rect, root_size};
 use crate::Frame;
 use crate::capture::{Hidden, Source};
 use crate::windows::native::{self, AskedTitle, Atoms, ICONIC, unless_gone};
@@ -491,8 +492,8 @@ impl Canvas {
         id: &str,
     ) -> Result<Self, Failure> {
         let size = bounds.size();
-        let reader =
-            Reader::choose(conn, root, depth, size, options, id).map_err(Failure::Other)?;
+        let reader = Reader::choose(conn, root, depth, size.bounds(), options, id)
+            .map_err(Failure::Other)?;
         let (pixmap, gc, owned) = match reader.canvas() {
             Some((pixmap, gc)) => (pixmap, gc, false),
             None => {
