@@ -233,3 +233,25 @@ async fn a_stream_follows_its_monitor_and_ends_with_it() {
     let refused = gateway.call::<OpenMediaResponse>("StreamService/OpenMedia", &request);
     assert!(refused.unwrap_err().message.contains("RIGHT"));
 }
+
+#[tokio::test]
+async fn a_display_that_is_switched_off_says_so_and_is_shown_all_the_same() {
+    let (xvfb, screen) = desktop();
+    let gateway = Gateway::with_display(xvfb.display());
+    let opened = open(&gateway, "");
+    let mut socket = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+    until_all(&mut socket, LEFT.size(), RED).await;
+    screen.switch_off(true);
+    let off = timeout(LONG, socket.control("lifecycle")).await.expect("nobody said so");
+    assert_eq!((&off["event"], &off["reason"]), (&"suspended".into(), &"display_blanked".into()));
+    assert_eq!(off["error"]["cause"], "display_blanked");
+    let mut late = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+    let told = timeout(LONG, late.control("lifecycle")).await.expect("nobody told who came later");
+    assert_eq!(told["reason"], "display_blanked");
+    until_all(&mut late, LEFT.size(), RED).await;
+    screen.fill(BLUE, [LEFT]);
+    until_all(&mut socket, LEFT.size(), BLUE).await;
+    screen.switch_off(false);
+    let on = timeout(LONG, socket.control("lifecycle")).await.expect("it stays off");
+    assert_eq!(on["event"], "resumed");
+}

@@ -5,7 +5,7 @@ use x11rb::protocol::randr::{ConnectionExt as _, MonitorInfo};
 use x11rb::protocol::xproto::{
     AtomEnum, BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ChangeGCAux, ChangeWindowAttributesAux,
     ConnectionExt as _, CreateGCAux, Gcontext, ImageFormat, MapState, PropMode, Rectangle,
-    Screen as X11Screen,
+    Screen as X11Screen, ScreenSaver,
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
@@ -181,6 +181,12 @@ impl Screen {
             ..MonitorInfo::default()
         };
         connection.randr_set_monitor(root, monitor).unwrap().check().unwrap();
+    }
+
+    /// Switches the screen off as its saver does, or on again.
+    pub fn switch_off(&self, off: bool) {
+        let mode = if off { ScreenSaver::ACTIVE } else { ScreenSaver::RESET };
+        self.connection.force_screen_saver(mode).unwrap().check().unwrap();
     }
 
     /// Takes such a monitor away.

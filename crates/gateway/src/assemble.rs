@@ -231,6 +231,7 @@ impl Gateway {
         if let Err(error) = viewers.await {
             tracing::error!(%error, "the QUIC driver failed");
         }
+        service.end_windows();
         drop(demo);
         match peers.join() {
             Ok(ended) => ended,

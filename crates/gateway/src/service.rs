@@ -221,6 +221,11 @@ impl Service {
         QuicWay { address: quic.local_addr(), certificates: quic.identity().hashes() }
     }
 
+    /// Lets go of the X server, which may be about to end. Nothing of it can be asked any more.
+    pub(crate) fn end_windows(&self) {
+        self.inner.windows.end();
+    }
+
     pub(crate) fn auth(&self) -> &Arc<Auth> {
         &self.inner.auth
     }

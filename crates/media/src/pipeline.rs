@@ -592,13 +592,13 @@ impl Live {
             let error = match hidden.reason {
                 Suspension::DisplayBlanked => {
                     Error::because(Cause::DisplayBlanked, format!("{target} is switched off"))
-                        .hint("Wake it up; the stream then goes on")
+                        .hint("Move its pointer or press a key to wake it up")
                 }
                 Suspension::Minimized => {
-                    Error::because(Cause::CaptureFailed, format!("{target} is minimized"))
+                    Error::because(Cause::Minimized, format!("{target} is minimized"))
                         .hint("Restore it; the stream then goes on")
                 }
-                _ => Error::because(Cause::CaptureFailed, format!("{target} is not shown"))
+                _ => Error::because(Cause::WindowUnavailable, format!("{target} is not shown"))
                     .hint("The stream goes on when its app shows it again"),
             };
             publisher.suspend(hidden.reason, error);
@@ -694,12 +694,12 @@ mod tests {
         Attach, Carrier, Event, Launch, Limits, Open, Policy, Preferences, Sessions, Subscriber,
     };
     use spaceport_testkit::Xvfb;
-    use spaceport_types::{Bitrate, Packet, SessionId, Size};
+    use spaceport_types::{Bitrate, Packet, Rect, SessionId, Size};
 
     use super::*;
     use crate::Frame;
     use crate::capture::pattern;
-    use crate::capture::x11::tests::Painter;
+    use crate::capture::x11::tests::{Painter, draw_unseen};
     use crate::cursor::tests::{Hand, threads};
     use crate::encode::Encoded;
     use crate::windows::app::{App, PLAIN, POPUP, Painted, own_display};
@@ -1189,6 +1189,66 @@ mod tests {
     }
 
     #[test]
+    fn a_display_that_is_switched_off_says_so_and_says_when_it_is_on_again() {
+        let server = Xvfb::start(Size::new(320, 240)).unwrap();
+        let painter = Painter::on(&server);
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        painter.switch_off(true);
+        let blanked = |event| match event {
+            Event::Suspended(reason, error) => {
+                assert_eq!(error.cause(), Some(Cause::DisplayBlanked));
+                assert!(error.report().hint.is_some());
+                reason == Suspension::DisplayBlanked
+            }
+            _ => false,
+        };
+        assert!(blanked(viewer.event()));
+        let mut late = space.attach();
+        assert!(blanked(late.event()), "told at once");
+        assert!(late.packet().keyframe, "and not black");
+        late.until_still();
+        // Somebody may be working with it.
+        painter.fill(painter.root, 0xff_8000, 100, 100, 50, 50);
+        painter.finish();
+        late.packet();
+        late.until_still();
+
+        painter.switch_off(false);
+        for viewer in [&mut viewer, &mut late] {
+            let resumed = |event| matches!(event, Event::Resumed);
+            assert!((0..20).any(|_| resumed(viewer.event())), "it does not go on");
+        }
+        drop((viewer, late));
+
+        // Nobody has been watching when it went off.
+        while space.sessions.counters().pipelines.get() > 0 {
+            std::thread::yield_now();
+        }
+        painter.switch_off(true);
+        let mut first = space.attach();
+        assert!(blanked(first.event()));
+        assert!(first.packet().keyframe);
+        space.end();
+    }
+
+    #[test]
+    fn a_change_that_the_server_did_not_report_is_sent_all_the_same() {
+        let server = Xvfb::start(Size::new(320, 240)).unwrap();
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        draw_unseen(&server, 0x33_99ff, Rect::new(10, 20, 100, 50));
+        // The longest there can be between two looks.
+        let event = viewer.event_within(Duration::from_secs(60));
+        assert!(matches!(event, Some(Event::Packet(_))), "{event:?}");
+        space.end();
+    }
+
+    #[test]
     fn a_window_is_followed_until_it_is_closed() {
         let server = Xvfb::start(Size::new(640, 480)).unwrap();
         let WindowSpace { app, mut window, windows, handle, space } =
@@ -1224,7 +1284,12 @@ mod tests {
 
         // Minimized: said so, to late viewers, too, who see what was last seen.
         windows.minimize(&handle, 1).unwrap();
-        let minimized = |event| matches!(event, Event::Suspended(Suspension::Minimized, _));
+        let minimized = |event| match event {
+            Event::Suspended(reason, error) => {
+                (reason, error.cause()) == (Suspension::Minimized, Some(Cause::Minimized))
+            }
+            _ => false,
+        };
         loop {
             match viewer.event() {
                 // Between unmapping and being told why.
@@ -1267,6 +1332,7 @@ mod tests {
         let mut viewer = space.attach();
         let Event::Suspended(reason, error) = viewer.event() else { panic!("not suspended") };
         assert_eq!(reason, Suspension::WindowUnavailable);
+        assert_eq!(error.cause(), Some(Cause::WindowUnavailable));
         assert!(error.report().hint.is_some());
         assert!(viewer.event_within(Duration::from_millis(300)).is_none(), "nothing to see");
         app.map(&window);

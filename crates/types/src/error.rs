@@ -208,6 +208,10 @@ pub enum Cause {
     CaptureFailed,
     /// The display is blanked or locked.
     DisplayBlanked,
+    /// The window is minimized.
+    Minimized,
+    /// The window is there, but not shown.
+    WindowUnavailable,
     /// The display or window is gone.
     TargetGone,
     /// The media session was closed.
@@ -275,6 +279,8 @@ impl Cause {
             | Self::EncoderFailed
             | Self::CaptureFailed
             | Self::DisplayBlanked
+            | Self::Minimized
+            | Self::WindowUnavailable
             | Self::TargetGone
             | Self::SessionClosed
             | Self::TicketExpired
@@ -325,6 +331,8 @@ impl Cause {
             | Self::ManifestChanged => Retry::AfterRead,
             Self::UdpBlocked
             | Self::DisplayBlanked
+            | Self::Minimized
+            | Self::WindowUnavailable
             | Self::DiskFull
             | Self::Permission
             | Self::Conflict

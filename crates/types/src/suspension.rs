@@ -31,6 +31,8 @@ impl Suspension {
         match error.cause() {
             Some(Cause::TargetGone) => Self::WindowUnavailable,
             Some(Cause::DisplayBlanked) => Self::DisplayBlanked,
+            Some(Cause::Minimized) => Self::Minimized,
+            Some(Cause::WindowUnavailable) => Self::WindowUnavailable,
             _ => Self::CaptureFailed,
         }
     }
@@ -45,6 +47,8 @@ mod tests {
         let word = |cause| Suspension::for_error(&Error::because(cause, "x"));
         assert_eq!(word(Cause::TargetGone), Suspension::WindowUnavailable);
         assert_eq!(word(Cause::DisplayBlanked), Suspension::DisplayBlanked);
+        assert_eq!(word(Cause::Minimized), Suspension::Minimized);
+        assert_eq!(word(Cause::WindowUnavailable), Suspension::WindowUnavailable);
         assert_eq!(word(Cause::EncoderFailed), Suspension::CaptureFailed);
         let json = serde_json::to_value(Suspension::OccludedNoFrames).unwrap();
         assert_eq!(json, "occluded_no_frames");

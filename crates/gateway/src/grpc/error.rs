@@ -69,9 +69,11 @@ fn reason(error: &Error, report: &Report) -> ErrorReason {
 
 fn reason_of_cause(cause: Cause) -> Option<ErrorReason> {
     Some(match cause {
-        Cause::TargetGone | Cause::CaptureFailed | Cause::DisplayBlanked => {
-            ErrorReason::TargetUnavailable
-        }
+        Cause::TargetGone
+        | Cause::CaptureFailed
+        | Cause::DisplayBlanked
+        | Cause::Minimized
+        | Cause::WindowUnavailable => ErrorReason::TargetUnavailable,
         Cause::SessionClosed => ErrorReason::SessionNotFound,
         Cause::TicketExpired => ErrorReason::Unauthenticated,
         Cause::TooManyViewers => ErrorReason::LimitExceeded,

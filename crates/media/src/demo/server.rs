@@ -39,8 +39,9 @@ impl Server {
         let mut command = Command::new("Xvfb");
         command
             .args(["-displayfd", "1", "-screen", "0", &format!("{width}x{height}x24")])
-            // Nobody connects from outside, and the desktop outlives its clients.
-            .args(["-nolisten", "tcp", "-noreset", "-fbdir"])
+            // Nobody connects from outside, the desktop outlives its clients, and nobody sits in
+            // front of it for whom it could be switched off.
+            .args(["-nolisten", "tcp", "-noreset", "-s", "0", "-fbdir"])
             .arg(&folder.path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -221,6 +221,11 @@ impl Windows {
         self.registry.change(handle, epoch, Action::Close { force })
     }
 
+    /// Lets go of the X server, which is about to end. Nothing can be asked any more.
+    pub fn end(&self) {
+        self.registry.end();
+    }
+
     /// The X server's id of a window, for whoever captures it.
     pub(crate) fn native(&self, handle: &str, epoch: u64) -> Result<u32> {
         self.registry.native(handle, epoch)

@@ -208,6 +208,13 @@ impl Registry {
         Ok(())
     }
 
+    /// Ends the thread, which also happens when nobody has a handle any more. It is not waited for: a
+    /// server that does not answer would hold us here, and the thread has nothing of anyone else's.
+    pub(super) fn end(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.call();
+    }
+
     /// Has the thread look around.
     pub(super) fn call(&self) {
         self.shared.call();
@@ -261,10 +268,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Not joined: a server that does not answer would hold us here. The thread has nothing of
-        // anyone else's.
-        self.shared.closed.store(true, Ordering::Release);
-        self.shared.call();
+        self.end();
     }
 }
 
@@ -333,6 +337,9 @@ fn run(shared: &Shared) {
             Some(Ok(true)) | None => wait(shared, desk.as_ref(), None),
             Some(Ok(false)) => {}
             Some(Err(error)) => {
+                if shared.closed.load(Ordering::Acquire) {
+                    return;
+                }
                 tracing::warn!(%error, "the X server went away");
                 desk = None;
                 handles.forget();

@@ -7,8 +7,11 @@
 //! nothing is queued here. How pixels travel when shared pixmaps are missing is [`Method`]; without
 //! DAMAGE the whole picture is read by time and its rows are compared.
 //!
+//! A change that the server does not report is found all the same, if late ([`verify`]).
+//!
 //! The pointer is not in the picture: the X server draws it elsewhere.
 
+mod blanking;
 mod facts;
 pub(crate) mod monitors;
 mod pixels;
@@ -16,6 +19,7 @@ mod place;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
+mod verify;
 mod window;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,10 +44,11 @@ pub use place::{Part, Place, resolve};
 pub(crate) use window::Toplevel;
 
 use super::{Hidden, Source};
-use crate::Frame;
+use crate::{Frame, clock};
 use pixels::Reader;
 use place::{NO_DISPLAY, id_of, parse};
 use rows::Rows;
+use verify::Verify;
 
 /// How a display is read; the defaults choose what is cheapest.
 #[derive(Clone, Debug)]
@@ -91,8 +96,17 @@ pub struct Desktop {
     area: Rect,
     /// Since when the monitor has not been there.
     missing_since: Option<Duration>,
+    /// The screen is switched off.
+    off: bool,
     reader: Reader,
     changes: Changes,
+    verify: Verify,
+    /// The rows as they were when it was last looked for unreported changes, where the picture is
+    /// not a copy that tells. Those of which a part was captured since are marked: whether all that
+    /// changed in them was reported, nobody knows, and so they are sent once more.
+    seen: Option<Rows>,
+    /// What changed without having been reported.
+    missed: Vec<Rect>,
     /// Something changed since the last grab.
     changed: bool,
     /// All of it did, as far as the next grab is concerned.
@@ -134,6 +148,7 @@ impl Desktop {
         monitors::follow(&conn, root).map_err(lost)?;
         let events = ChangeWindowAttributesAux::new().event_mask(EventMask::STRUCTURE_NOTIFY);
         drop(conn.change_window_attributes(root, &events).map_err(|error| lost(error.into()))?);
+        let off = blanking::follow(&conn, root).map_err(lost)?;
         let monitor = match &options.part {
             Part::Whole => None,
             Part::Primary => primary(&conn, root).map_err(lost)?,
@@ -168,8 +183,12 @@ impl Desktop {
             monitor,
             area,
             missing_since: None,
+            off,
+            seen: seen(&reader, &changes),
             reader,
             changes,
+            verify: Verify::default(),
+            missed: Vec::new(),
             changed: true,
             everything: true,
             rects: Vec::new(),
@@ -202,6 +221,12 @@ impl Desktop {
                     self.rects.extend(rects.filter_map(|rect| rect.within(area)));
                 }
                 self.reader.read(&self.conn, self.root, &self.rects)?;
+                if let Some(rows) = &mut self.seen {
+                    let (pixels, stride) = self.reader.pixels();
+                    rows.take_over(pixels, stride, area.width, &self.rects);
+                }
+                // These have been read when they were found.
+                self.rects.extend(self.missed.drain(..).filter(|_| !self.everything));
             }
             Changes::Compare { rows, .. } => {
                 if self.everything || !rows.any_changed() {
@@ -240,9 +265,37 @@ impl Desktop {
         self.reader =
             Reader::choose(&self.conn, self.root, self.depth, area, &self.options, &self.id)?;
         self.area = area;
+        self.seen = seen(&self.reader, &self.changes);
+        self.missed.clear();
         if let Changes::Compare { rows, .. } = &mut self.changes {
             *rows = Rows::new(area.size());
         }
+        Ok(())
+    }
+
+    /// Compares all of the picture with what was captured.
+    fn look_again(&mut self, now: Duration) -> Result<()> {
+        let began = clock::now();
+        let size = self.area.size();
+        let mut rows = self.seen.take().unwrap_or_else(|| {
+            let (pixels, stride) = self.reader.pixels();
+            Rows::of(pixels, stride, size)
+        });
+        match scan(&self.conn, self.root, &mut self.reader, &mut rows, size.bounds()) {
+            Ok(()) => rows.take_changed(size.width, &mut self.missed),
+            Err(ReplyError::X11Error(_)) => self.refresh(now)?,
+            Err(error) => return Err(lost(&self.id, error)),
+        }
+        if !self.missed.is_empty() {
+            tracing::debug!(display = self.id, rects = ?self.missed, "changed unreported");
+            self.changed = true;
+        }
+        if self.reader.method() == Method::Framebuffer {
+            self.seen.get_or_insert(rows);
+        }
+        let took = clock::now().saturating_sub(began);
+        tracing::trace!(display = self.id, ?took, "looked again");
+        self.verify.looked(now, took);
         Ok(())
     }
 
@@ -268,14 +321,14 @@ impl Source for Desktop {
             return Some(since + GRACE);
         }
         match &self.changes {
-            Changes::Damage { .. } => None,
+            Changes::Damage { .. } => self.verify.due(),
             Changes::Compare { due, .. } => Some(*due),
         }
     }
 
     fn hidden(&self) -> Option<Hidden> {
-        let missing = self.missing_since.is_some();
-        missing.then_some(Hidden { reason: Suspension::DisplayBlanked, held: true })
+        let off = self.off || self.missing_since.is_some();
+        off.then_some(Hidden { reason: Suspension::DisplayBlanked, held: true })
     }
 
     fn has_damage(&mut self, now: Duration) -> Result<bool> {
@@ -290,7 +343,15 @@ impl Source for Desktop {
                 Ok(Some(Event::Error(error))) => {
                     tracing::debug!(display = self.id, ?error, "X11 error");
                 }
-                Ok(Some(event)) => stale |= monitors::is_change(&event, self.root),
+                Ok(Some(event)) => {
+                    stale |= monitors::is_change(&event, self.root);
+                    if let Some(off) = blanking::news(&event, self.root) {
+                        // Viewers are told that it is on again by a picture.
+                        self.everything |= self.off && !off;
+                        self.changed |= self.everything;
+                        self.off = off;
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => return Err(lost(&self.id, error.into())),
             }
@@ -311,6 +372,12 @@ impl Source for Desktop {
                 Err(ReplyError::X11Error(_)) => self.refresh(now)?,
                 Err(error) => return Err(lost(&self.id, error)),
             }
+        }
+        if matches!(self.changes, Changes::Damage { .. })
+            && self.verify.is_due(now)
+            && !self.everything
+        {
+            self.look_again(now)?;
         }
         Ok(self.changed)
     }
@@ -337,9 +404,19 @@ impl Source for Desktop {
             self.rects.clear();
             self.rects.extend(full.then_some(size.bounds()));
         }
+        if !self.rects.is_empty() {
+            self.verify.changed(now);
+        }
         let (pixels, stride) = self.reader.pixels();
         Ok(Frame { pixels, stride, size, damage: &self.rects, captured_at: now })
     }
+}
+
+/// Room for the rows as they were seen, where the picture itself is not what was captured: it is the
+/// server's own, and shows what was drawn since.
+fn seen(reader: &Reader, changes: &Changes) -> Option<Rows> {
+    let own = reader.method() == Method::Framebuffer && matches!(changes, Changes::Damage { .. });
+    own.then(|| Rows::new(reader.size()))
 }
 
 /// The name of the primary monitor, where there are several.

@@ -130,6 +130,11 @@ impl Reader {
         Ok(Self { area, pixels })
     }
 
+    /// The size of its picture.
+    pub(super) fn size(&self) -> Size {
+        self.area.size()
+    }
+
     pub(super) fn method(&self) -> Method {
         match self.pixels {
             Pixels::Framebuffer { .. } => Method::Framebuffer,

@@ -33,6 +33,23 @@ impl Rows {
         }
     }
 
+    /// Takes over the rows that `rects` cover, and marks those that they cover in part as changed:
+    /// what else is new in these, nobody knows.
+    pub(super) fn take_over(&mut self, pixels: &[u8], stride: usize, width: u32, rects: &[Rect]) {
+        for rect in rects.iter().filter(|rect| rect.width != width) {
+            if let Some(rows) = self.changed.get_mut(rect.y as usize..rect.bottom() as usize) {
+                rows.fill(true);
+            }
+        }
+        for rect in rects.iter().filter(|rect| rect.width == width) {
+            let rows = self.hashes.iter_mut().zip(&mut self.changed).zip(pixels.chunks(stride));
+            for ((hash, changed), row) in rows.skip(rect.y as usize).take(rect.height as usize) {
+                *hash = hash_row(&row[..width as usize * 4]);
+                *changed = false;
+            }
+        }
+    }
+
     pub(super) fn any_changed(&self) -> bool {
         self.changed.contains(&true)
     }

@@ -1,11 +1,14 @@
 //! Against a real Xvfb, drawn on through a connection of the test's own.
 
+use std::os::unix::fs::FileExt as _;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spaceport_testkit::Xvfb;
 use x11rb::COPY_DEPTH_FROM_PARENT;
 use x11rb::protocol::randr::{ConnectionExt as _, ModeInfo, MonitorInfo, Rotation};
 use x11rb::protocol::xproto::{
-    ChangeGCAux, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Rectangle, WindowClass,
+    ChangeGCAux, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Rectangle, ScreenSaver,
+    WindowClass,
 };
 use x11rb::wrapper::ConnectionExt as _;
 
@@ -96,6 +99,12 @@ impl Painter {
         self.conn.intern_atom(false, name.as_bytes()).unwrap().reply().unwrap().atom
     }
 
+    /// Switches the screen off as its saver does, or on again.
+    pub(crate) fn switch_off(&self, off: bool) {
+        let mode = if off { ScreenSaver::ACTIVE } else { ScreenSaver::RESET };
+        self.conn.force_screen_saver(mode).unwrap().check().unwrap();
+    }
+
     /// Makes the screen's own monitor the primary one, or says that none is.
     pub(crate) fn set_primary(&self, primary: bool) {
         let conn = &self.conn;
@@ -168,12 +177,16 @@ pub(super) fn follow(picture: &mut [[u8; 3]], frame: &Frame<'_>) {
 /// Waits for a change. `now` is media time far enough on that a poll is due.
 pub(super) fn wait_for_damage(desktop: &mut Desktop, now: Duration) -> Result<()> {
     while !desktop.has_damage(now)? {
-        let fd = desktop.wake_fd().unwrap();
-        let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
-        let ready = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout));
-        assert_eq!(ready, Ok(1), "nothing happened for five seconds");
+        wait_for_event(desktop);
     }
     Ok(())
+}
+
+fn wait_for_event(desktop: &Desktop) {
+    let fd = desktop.wake_fd().unwrap();
+    let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout));
+    assert_eq!(ready, Ok(1), "nothing happened for five seconds");
 }
 
 pub(super) fn every_way(server: &Xvfb) -> impl Iterator<Item = Options> {
@@ -273,6 +286,100 @@ fn a_still_screen_has_no_damage() {
         desktop.grab(now, false).unwrap();
         painter.fill(painter.root, 0, 1, 1, 1, 1);
         painter.finish();
+    }
+}
+
+/// Draws past the X server, into the memory that its screen is.
+pub(crate) fn draw_unseen(server: &Xvfb, colour: u32, area: Rect) {
+    let file = std::fs::File::options().read(true).write(true).open(server.framebuffer()).unwrap();
+    let mut header = [0; 100];
+    file.read_exact_at(&mut header, 0).unwrap();
+    let word =
+        |index: usize| u64::from(u32::from_be_bytes(header[index * 4..][..4].try_into().unwrap()));
+    // The size of the header, the number of colours behind it, the bytes from row to row.
+    let (start, stride) = (word(0) + 12 * word(19), word(12));
+    let row = colour.to_le_bytes().repeat(area.width as usize);
+    for y in area.y..area.bottom() {
+        file.write_all_at(&row, start + u64::from(y) * stride + u64::from(area.x) * 4).unwrap();
+    }
+}
+
+#[test]
+fn a_change_that_the_server_did_not_report_is_found() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    let area = Rect::new(40, 60, 71, 3);
+    for options in every_way(&server).filter(|options| !options.without_damage) {
+        draw_unseen(&server, 0, area);
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        let mut now = Duration::from_secs(1);
+        desktop.has_damage(now).unwrap();
+        let mut picture = pixels(&desktop.grab(now, false).unwrap());
+        // Reported changes before and after do not hide it.
+        painter.fill(painter.root, 0x11_0000, 0, 50, 20, 40);
+        painter.finish();
+        wait_for_damage(&mut desktop, now).unwrap();
+        follow(&mut picture, &desktop.grab(now, false).unwrap());
+        draw_unseen(&server, 0x33_6699, area);
+        painter.fill(painter.root, 0x22_0000, 300, 61, 20, 1);
+        painter.finish();
+        wait_for_damage(&mut desktop, now).unwrap();
+        follow(&mut picture, &desktop.grab(now, false).unwrap());
+
+        let due = desktop.next_due().unwrap();
+        assert!(!desktop.has_damage(due - Duration::from_millis(1)).unwrap(), "{options:?}");
+        assert!(picture != painter.screen(SIZE), "it was reported, {options:?}");
+        now = due;
+        assert!(desktop.has_damage(now).unwrap(), "{options:?}");
+        let frame = desktop.grab(now, false).unwrap();
+        let found = Rect::new(0, area.y, SIZE.width, area.height);
+        if options.method == Some(Method::Framebuffer) {
+            // There is no telling what changed in rows of which a part was reported.
+            assert_eq!(frame.damage, [Rect::new(0, 50, SIZE.width, 40)]);
+        } else {
+            assert_eq!(frame.damage, [found], "{options:?}");
+        }
+        follow(&mut picture, &frame);
+        assert!(picture == painter.screen(SIZE), "{options:?}");
+        // And that was all.
+        for _ in 0..10 {
+            now = desktop.next_due().unwrap();
+            assert!(!desktop.has_damage(now).unwrap(), "{options:?}");
+        }
+        assert!(desktop.next_due().unwrap() - now >= Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn a_screen_that_is_switched_off_says_so_and_is_still_read() {
+    let server = Xvfb::start(SIZE).unwrap();
+    let painter = Painter::on(&server);
+    for (round, options) in (0..).zip(every_way(&server)) {
+        let mut desktop = Desktop::open(Some(server.display()), &options).unwrap();
+        let mut now = Duration::from_secs(1);
+        desktop.has_damage(now).unwrap();
+        desktop.grab(now, false).unwrap();
+        assert_eq!(desktop.hidden(), None);
+        painter.switch_off(true);
+        let off = Some(Hidden { reason: Suspension::DisplayBlanked, held: true });
+        while desktop.hidden() != off {
+            wait_for_event(&desktop);
+            desktop.has_damage(now).unwrap();
+        }
+        // Whoever comes now is told at once.
+        let late = Desktop::open(Some(server.display()), &options).unwrap();
+        assert_eq!(late.hidden(), off);
+        painter.fill(painter.root, 0x40_0000 + round, 9, 9, 30, 30);
+        painter.finish();
+        now += Duration::from_secs(1);
+        wait_for_damage(&mut desktop, now).unwrap();
+        assert!(pixels(&desktop.grab(now, false).unwrap()) == painter.screen(SIZE), "{options:?}");
+
+        painter.switch_off(false);
+        wait_for_damage(&mut desktop, now).unwrap();
+        assert_eq!(desktop.hidden(), None);
+        let frame = desktop.grab(now, false).unwrap();
+        assert_eq!(frame.damage, [SIZE.bounds()], "{options:?}");
     }
 }
 

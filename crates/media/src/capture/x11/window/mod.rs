@@ -35,10 +35,11 @@ use x11rb::rust_connection::RustConnection;
 
 use super::pixels::Reader;
 use super::rows::Rows;
+use super::verify::Verify;
 use super::{MAX_RECTS, Options, connect, generate_id, has, lost, rect, root_size};
-use crate::Frame;
 use crate::capture::{Hidden, Source};
 use crate::windows::native::{self, AskedTitle, Atoms, ICONIC, unless_gone};
+use crate::{Frame, clock};
 use layer::Layer;
 
 /// One window, as a [`Source`].
@@ -73,6 +74,9 @@ pub(crate) struct Toplevel {
     stale_pixmaps: Vec<Window>,
     /// The window was moved since the last grab.
     moved: bool,
+    verify: Verify,
+    /// The next grab looks for changes that the server did not report.
+    look_again: bool,
     changed: bool,
     everything: bool,
     rects: Vec<Rect>,
@@ -314,18 +318,20 @@ impl Toplevel {
         let size = canvas.bounds.size();
         // The server takes a window that moves for one that is drawn anew. The rows of what is
         // there already tell what really was; that costs less than encoding it all.
-        let moved = std::mem::take(&mut self.moved) && self.pictured && !self.everything;
-        let rows = moved.then(|| {
+        let moved = std::mem::take(&mut self.moved) | self.look_again;
+        let compared = moved && self.pictured && !self.everything;
+        let all = self.everything || self.look_again;
+        let rows = compared.then(|| {
             let (pixels, stride) = canvas.reader.pixels();
             Rows::of(pixels, stride, size)
         });
         let whole = Rectangle { x: 0, y: 0, width: size.width as u16, height: size.height as u16 };
-        let all = if self.everything { &[whole][..] } else { &[] };
-        conn.xfixes_set_region(canvas.changes, all)?;
+        let from_the_start = if all { &[whole][..] } else { &[] };
+        conn.xfixes_set_region(canvas.changes, from_the_start)?;
         for layer in std::iter::once(&mut *main).chain(&mut *popups) {
             layer.take_damage(conn, canvas)?;
         }
-        let clip = if self.everything { x11rb::NONE } else { canvas.changes };
+        let clip = if all { x11rb::NONE } else { canvas.changes };
         conn.xfixes_set_gc_clip_region(canvas.gc, clip, 0, 0)?;
         if let Some(picture) = canvas.picture {
             conn.xfixes_set_picture_clip_region(picture, clip, 0, 0)?;
@@ -377,19 +383,31 @@ impl Source for Toplevel {
         self.hidden.map(|reason| Hidden { reason, held: self.pictured })
     }
 
+    fn next_due(&self) -> Option<Duration> {
+        self.verify.due().filter(|_| self.hidden.is_none())
+    }
+
     fn new_title(&mut self) -> Option<String> {
         std::mem::take(&mut self.new_title).then(|| self.title.clone())
     }
 
-    fn has_damage(&mut self, _now: Duration) -> Result<bool> {
+    fn has_damage(&mut self, now: Duration) -> Result<bool> {
         self.catch_up().map_err(|failure| self.failed(failure))?;
-        Ok(self.changed && self.hidden.is_none())
+        self.look_again |= self.verify.is_due(now);
+        Ok((self.changed || self.look_again) && self.hidden.is_none())
     }
 
     fn grab(&mut self, now: Duration, full: bool) -> Result<Frame<'_>> {
         if self.hidden.is_none() {
             self.everything |= full;
+            let began = clock::now();
             self.read().map_err(|error| self.failed(error.into()))?;
+            if std::mem::take(&mut self.look_again) {
+                self.verify.looked(now, clock::now().saturating_sub(began));
+            }
+            if !self.rects.is_empty() {
+                self.verify.changed(now);
+            }
         } else {
             self.rects.clear();
             if full {
@@ -466,6 +484,8 @@ impl SetUp<'_> {
             stale: Stale { place: true, popups: true, ..Stale::default() },
             stale_pixmaps: Vec::new(),
             moved: false,
+            verify: Verify::default(),
+            look_again: false,
             changed: true,
             everything: true,
             rects: Vec::new(),
