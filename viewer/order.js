@@ -18,33 +18,32 @@ export class Order {
 
   /** A frame is complete. @param {number} id @param {boolean} keyframe @param {T} frame */
   push(id, keyframe, frame) {
-    if (id < this.#next || (this.awaitsKeyframe && !keyframe)) return;
+    if (id < this.#next) return;
     if (keyframe) {
       this.awaitsKeyframe = false;
       this.#next = id;
       for (const waiting of this.#waiting.keys()) if (waiting < id) this.#waiting.delete(waiting);
     }
     this.#waiting.set(id, frame);
-    if (this.#waiting.size > MAX_WAITING) this.#break();
+    if (this.#waiting.size > MAX_WAITING) {
+      this.awaitsKeyframe = true;
+      this.#waiting.delete(Math.min(...this.#waiting.keys()));
+    }
   }
 
   /** A frame will not come. @param {number} id */
   lost(id) {
-    if (id >= this.#next) this.#break();
+    // What waits may still be of use: the keyframe before it may be the last to come.
+    if (id >= this.#next) this.awaitsKeyframe = true;
   }
 
   /** The frames that are next, in order. @returns {Generator<T, void>} */
   *take() {
-    for (;;) {
+    while (!this.awaitsKeyframe) {
       const frame = this.#waiting.get(this.#next);
       if (frame === undefined) return;
       this.#waiting.delete(this.#next++);
       yield frame;
     }
-  }
-
-  #break() {
-    this.awaitsKeyframe = true;
-    this.#waiting.clear();
   }
 }

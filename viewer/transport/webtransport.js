@@ -40,6 +40,9 @@ export class WebTransportTransport extends Media {
   /** @type {Order<ArrayBuffer>} */
   #order = new Order();
 
+  /** Whether frames could be handed on when the last one came. */
+  #whole = false;
+
   /** @param {Session} session @param {Events} events */
   constructor(session, events) {
     super(events);
@@ -141,6 +144,9 @@ export class WebTransportTransport extends Media {
       if (header) this.#order.lost(header.id);
     }
     for (const packet of this.#order.take()) this.packet(packet);
+    // Usually the server has made one already: it is why the others were reset.
+    if (this.#order.awaitsKeyframe && this.#whole) this.requestKeyframe();
+    this.#whole = !this.#order.awaitsKeyframe;
   }
 
   /** @param {number} code @param {string} reason */

@@ -24,7 +24,7 @@ impl<T> Default for Order<T> {
 impl<T> Order<T> {
     /// Takes a frame that is complete.
     pub fn push(&mut self, id: u64, keyframe: bool, frame: T) {
-        if id < self.next || (self.broken && !keyframe) {
+        if id < self.next {
             return;
         }
         if keyframe {
@@ -35,21 +35,23 @@ impl<T> Order<T> {
         self.waiting.insert(id, (keyframe, frame));
         if self.waiting.len() > MAX_WAITING {
             self.broken = true;
-            self.waiting.clear();
+            self.waiting.pop_first();
         }
     }
 
     /// Says that a frame will not come: its stream was reset.
     pub fn lost(&mut self, id: u64) {
         if id >= self.next {
-            // A keyframe follows; what waits for this frame is worth nothing.
+            // What waits may still be of use: the keyframe before it may be the last to come.
             self.broken = true;
-            self.waiting.clear();
         }
     }
 
     /// The next frame, if it is there.
     pub fn pop(&mut self) -> Option<T> {
+        if self.broken {
+            return None;
+        }
         let (_, frame) = self.waiting.remove(&self.next)?;
         self.next += 1;
         Some(frame)
@@ -86,6 +88,20 @@ mod tests {
         assert_eq!(drain(&mut order), [3, 4]);
         order.push(3, false, 3);
         assert_eq!(drain(&mut order), NONE, "twice");
+    }
+
+    #[test]
+    fn what_overtakes_its_keyframe_is_not_lost() {
+        let mut order = Order::default();
+        for id in [2, 1, 0, 3] {
+            order.push(id, id == 0, id);
+        }
+        assert_eq!(drain(&mut order), [0, 1, 2, 3]);
+        order.lost(4);
+        for id in [7, 6, 5] {
+            order.push(id, id == 6, id);
+        }
+        assert_eq!(drain(&mut order), [6, 7]);
     }
 
     #[test]

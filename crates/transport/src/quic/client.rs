@@ -313,6 +313,7 @@ impl Connection {
     }
 
     fn take(&mut self, read: Read) -> Result<()> {
+        let whole = !self.order.awaits_keyframe();
         match read {
             Read::Whole(header, packet) => {
                 self.order.push(header.packet_id, header.keyframe, packet);
@@ -320,6 +321,8 @@ impl Connection {
             Read::Lost(Some(id)) => self.order.lost(id),
             Read::Lost(None) => {}
         }
+        // Usually the server has made one already: it is why the others were reset.
+        self.wants_keyframe = self.order.awaits_keyframe() && (whole || self.wants_keyframe);
         self.hand_on()
     }
 
