@@ -43,8 +43,11 @@ export class WebSocketTransport extends Media {
   }
 
   shut() {
-    this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
-    this.#socket.close(1000);
+    const socket = this.#socket;
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    // Browsers complain of a socket that is closed before it is open.
+    if (socket.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close(1000);
+    else socket.close(1000);
   }
 }
 
