@@ -11,8 +11,10 @@
 pub mod bundle;
 pub mod consent;
 mod digest;
+pub mod files;
 mod hex;
 mod id;
+mod ignore;
 pub mod journal;
 pub mod ledger;
 mod machine;
@@ -21,6 +23,10 @@ mod path;
 pub mod payload;
 mod private;
 pub mod provider;
+pub mod receive;
+mod root;
+#[cfg(test)]
+mod scratch;
 pub mod seal;
 
 pub use digest::Digest;
@@ -28,6 +34,7 @@ pub use journal::Journal;
 pub use ledger::Ledger;
 pub use machine::Machine;
 pub use manifest::{App, Choice, Manifest, Scope, Selection};
-pub use path::RelativePath;
+pub use path::{Flaw, MAX_DEPTH, MAX_NAME, MAX_PATH, RelativePath, Shown};
 pub use payload::{Payload, PayloadWriter, Record};
 pub use provider::Provider;
+pub use root::Root;
