@@ -6,7 +6,8 @@ use std::error::Error;
 const ROOT: &str = "../../proto";
 
 /// The services that this gateway serves; a call to any other is answered without a trait.
-const SERVED: [&str; 4] = ["computer", "stream", "system", "windows"];
+const SERVED: [&str; 7] =
+    ["computer", "filesystem", "process", "stream", "system", "teleport", "windows"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}/cua/env/v1");

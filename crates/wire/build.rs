@@ -21,6 +21,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     prost_build::Config::new()
         .bytes(["."]) // a chunk of a file is a slice of what was received, not a copy of it
         .btree_map(["."]) // the same message is always the same bytes
+        .extern_path(
+            ".cua.env.v1.BeginReceiveFilesRequest",
+            "crate::transfer::BeginReceiveFilesRequest",
+        )
         .file_descriptor_set_path(out.join("cua.env.v1.bin"))
         .compile_protos(&files, &[PathBuf::from(ROOT)])?;
     Ok(())

@@ -55,6 +55,13 @@ pub(crate) struct Serve {
     /// Use this encoder only, by the name `spaceport doctor` shows.
     #[arg(long, value_name = "NAME")]
     pub(crate) encoder: Option<String>,
+    /// Where files that are sent arrive. Without it: `Downloads` in the home.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) downloads_dir: Option<PathBuf>,
+    /// The folder that clients may read and write files below. Without it: the home; `/` for all that
+    /// you may.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) files_root: Option<PathBuf>,
     /// Where the token and the addresses are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -102,6 +109,9 @@ impl Serve {
             config.ice_servers = IceServers::read(file)?;
         }
         config.encoder = self.encoder.clone();
+        config.home = environment.home;
+        config.downloads_dir = self.downloads_dir.clone();
+        config.files_root = self.files_root.clone();
         Ok(config)
     }
 }
@@ -128,6 +138,7 @@ impl At {
 struct Environment {
     token: Option<Redacted<String>>,
     state_dir: PathBuf,
+    home: Option<PathBuf>,
 }
 
 impl Environment {
@@ -140,6 +151,7 @@ impl Environment {
         Self {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
             state_dir: base.join("spaceport"),
+            home: read("HOME").map(PathBuf::from),
         }
     }
 }

@@ -39,6 +39,7 @@ use crate::gate::Gate;
 use crate::launcher::Launcher;
 use crate::opening::Opening;
 use crate::service::Service;
+use crate::storage::Storage;
 use crate::targets::Targets;
 use crate::{grpc, http};
 
@@ -150,7 +151,9 @@ impl Gateway {
             webrtc: SocketAddr::new(address.ip(), endpoint.local_addr().port()),
             viewer: format!("http://{address}/viewer/"),
         };
-        let service = Service::new(sessions, auth, targets, windows, quic.endpoint.clone());
+        let storage = Storage::open(&config)?;
+        let udp = quic.endpoint.clone();
+        let service = Service::new(sessions, auth, targets, windows, udp, storage);
         let guarded = !address.ip().is_loopback();
         let gate = Gate { service: service.clone(), ice_servers: config.ice_servers };
         let router = assemble(&service, media, (endpoint.clone(), gate), guarded);

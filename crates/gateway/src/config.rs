@@ -45,6 +45,13 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The Space token. `None`: the one in the state directory, made when missing.
     pub token: Option<Redacted<String>>,
+    /// The user's home, where relative paths of clients start. `None`: [`Config::files_root`], and
+    /// without that no files are served.
+    pub home: Option<PathBuf>,
+    /// The folder that files may be read and written below. `None`: the home.
+    pub files_root: Option<PathBuf>,
+    /// Where files that are sent arrive. `None`: `Downloads` in the home.
+    pub downloads_dir: Option<PathBuf>,
     /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
     pub encoder: Option<String>,
 }
@@ -63,6 +70,9 @@ impl Config {
             test_pattern: false,
             state_dir: state_dir.into(),
             token: None,
+            home: None,
+            files_root: None,
+            downloads_dir: None,
             encoder: None,
         }
     }

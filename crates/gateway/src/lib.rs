@@ -19,6 +19,7 @@ mod machine;
 mod metrics;
 mod opening;
 pub mod service;
+pub mod storage;
 mod targets;
 
 pub use assemble::{Endpoints, Gateway};

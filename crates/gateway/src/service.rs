@@ -21,6 +21,7 @@ pub use crate::machine::{Facts, Load};
 pub use crate::targets::{Display, Role, TEST_PATTERN};
 
 use crate::auth::{Auth, ViewerGrant};
+use crate::storage::Storage;
 use crate::targets::Targets;
 
 /// How long a viewer ticket lives when nothing is asked for.
@@ -39,6 +40,7 @@ struct Inner {
     targets: Targets,
     windows: Windows,
     quic: quic::Endpoint,
+    storage: Option<Storage>,
     facts: Facts,
     started: Instant,
     /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
@@ -185,6 +187,7 @@ impl Service {
         targets: Targets,
         windows: Windows,
         quic: quic::Endpoint,
+        storage: Option<Storage>,
     ) -> Self {
         // Trying the encoders takes a moment, which should not be that of the first who asks.
         let probe = std::thread::Builder::new().name("probe".to_owned()).spawn(encode::probe);
@@ -198,6 +201,7 @@ impl Service {
                 targets,
                 windows,
                 quic,
+                storage,
                 facts: Facts::read(),
                 started: Instant::now(),
                 viewer_sessions: Mutex::default(),
@@ -208,6 +212,19 @@ impl Service {
     /// The media sessions.
     pub fn sessions(&self) -> &Sessions {
         &self.inner.sessions
+    }
+
+    /// The files of this Space.
+    ///
+    /// # Errors
+    ///
+    /// `capability_missing` where there is no home to serve.
+    pub fn storage(&self) -> Result<Storage> {
+        self.inner.storage.clone().ok_or_else(|| {
+            Error::new(Kind::CapabilityMissing, "this Space serves no files")
+                .with("feature", "filesystem")
+                .hint("Start `spaceport serve` with `HOME` set, or with `--files-root`")
+        })
     }
 
     /// Totals over everything that was captured, encoded and delivered.
@@ -254,6 +271,14 @@ impl Service {
                 supported: screen.is_none(),
                 limitation: screen.unwrap_or_default(),
             },
+            match &self.inner.storage {
+                Some(_) => {
+                    Feature { name: "filesystem", supported: true, limitation: String::new() }
+                }
+                None => missing("filesystem", "started without a home"),
+            },
+            missing("fs_watch", "changes are not watched"),
+            missing("process", "no processes are run for clients"),
             missing("audio.desktop", "this version streams pictures only"),
             Feature { name: "quic_media", supported: true, limitation: String::new() },
         ];
@@ -620,6 +645,10 @@ impl Service {
         let now = Instant::now().into_std();
         self.inner.sessions.sweep(now);
         self.inner.auth.sweep(now);
+        if let Some(storage) = self.inner.storage.clone() {
+            // Removing what has rested takes the disk as long as it takes.
+            drop(tokio::task::spawn_blocking(move || storage.sweep()));
+        }
     }
 }
 
@@ -682,7 +711,7 @@ fn wall_clock(instant: Instant) -> SystemTime {
 }
 
 /// Runs what waits for the X server or a device where waiting stops nobody else.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {

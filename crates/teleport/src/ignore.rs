@@ -14,9 +14,7 @@ use spaceport_types::{Error, Issue, Kind, Result};
 
 use crate::path::{Shown, split};
 
-/// Patterns that one request may bring. They are compiled into one automaton, which is held while
-/// the transfer lives.
-pub const MAX_PATTERNS: usize = 1_000;
+pub use spaceport_wire::transfer::MAX_PATTERNS;
 
 /// Bytes of one pattern, or of one line of a file of patterns.
 const MAX_PATTERN: usize = 1_024;

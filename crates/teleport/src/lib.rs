@@ -34,7 +34,7 @@ pub use journal::Journal;
 pub use ledger::Ledger;
 pub use machine::Machine;
 pub use manifest::{App, Choice, Manifest, Scope, Selection};
-pub use path::{Flaw, MAX_DEPTH, MAX_NAME, MAX_PATH, RelativePath, Shown};
+pub use path::{Flaw, MAX_DEPTH, MAX_NAME, MAX_PATH, RelativePath, Shown, raw};
 pub use payload::{Payload, PayloadWriter, Record};
 pub use provider::Provider;
 pub use root::Root;

@@ -218,7 +218,7 @@ pub(crate) fn check(path: &[u8]) -> Result<(), Flaw> {
 }
 
 /// A path as data: what is UTF-8 as it is, other bytes as `\xNN`.
-pub(crate) fn raw(path: &[u8]) -> String {
+pub fn raw(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         text.push_str(chunk.valid());

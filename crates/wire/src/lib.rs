@@ -17,6 +17,7 @@ pub mod pb;
 pub mod status;
 pub mod stream;
 pub mod ticket;
+pub mod transfer;
 
 pub use error::DecodeError;
 

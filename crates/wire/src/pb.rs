@@ -1,5 +1,6 @@
 //! Message types of `cua.env.v1`, generated from `proto/`; their meaning is written there.
 
+pub use crate::transfer::BeginReceiveFilesRequest;
 pub use generated::*;
 
 /// The compiled `proto/` folder with everything it imports: a serialized `FileDescriptorSet`, for

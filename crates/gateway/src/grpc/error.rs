@@ -56,6 +56,12 @@ fn reason(error: &Error, report: &Report) -> ErrorReason {
         Kind::NotFound if about(&["display", "window"]) => ErrorReason::TargetUnavailable,
         Kind::NotFound if about(&["pid", "tag"]) => ErrorReason::ProcessNotFound,
         Kind::NotFound => ErrorReason::SessionNotFound,
+        Kind::PreconditionFailed if error.context("expected_type") == Some("directory") => {
+            ErrorReason::NotADirectory
+        }
+        Kind::PreconditionFailed if error.context("expected_type") == Some("file") => {
+            ErrorReason::IsADirectory
+        }
         Kind::PreconditionFailed if about(&["expected_offset"]) => ErrorReason::OffsetMismatch,
         Kind::PreconditionFailed if about(&["expected_sequence"]) => ErrorReason::SequenceGap,
         Kind::PreconditionFailed if about(&["geometry_epoch"]) => ErrorReason::StaleGeometry,

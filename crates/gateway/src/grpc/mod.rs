@@ -7,8 +7,12 @@
 mod computer;
 mod convert;
 mod error;
+mod filesystem;
+mod process;
+mod receive;
 mod stream;
 mod system;
+mod teleport;
 mod windows;
 
 use axum::Router;
@@ -28,8 +32,11 @@ pub(crate) use error::{error_response, is_grpc};
 use crate::service::Service;
 use crate::{auth, http as surface};
 use generated::computer_service_server::{ComputerServiceServer, SERVICE_NAME as COMPUTER};
+use generated::filesystem_service_server::{FilesystemServiceServer, SERVICE_NAME as FILESYSTEM};
+use generated::process_service_server::{ProcessServiceServer, SERVICE_NAME as PROCESS};
 use generated::stream_service_server::{SERVICE_NAME as STREAM, StreamServiceServer};
 use generated::system_service_server::{SERVICE_NAME as SYSTEM, SystemServiceServer};
+use generated::teleport_service_server::{SERVICE_NAME as TELEPORT, TeleportServiceServer};
 use generated::windows_service_server::{SERVICE_NAME as WINDOWS, WindowsServiceServer};
 
 /// The largest message either way. The deployed clients allow as much, and a transfer manifest of
@@ -54,6 +61,9 @@ pub(crate) fn routes(service: Service) -> Router {
             .with_service_name(STREAM)
             .with_service_name(COMPUTER)
             .with_service_name(WINDOWS)
+            .with_service_name(TELEPORT)
+            .with_service_name(FILESYSTEM)
+            .with_service_name(PROCESS)
             .with_service_name("grpc.reflection.v1.ServerReflection")
     };
     const VALID: &str = "the descriptor set comes from the compiler that made the types";
@@ -66,6 +76,9 @@ pub(crate) fn routes(service: Service) -> Router {
         .route_service("/cua.env.v1.StreamService/{method}", server!(StreamServiceServer))
         .route_service("/cua.env.v1.ComputerService/{method}", server!(ComputerServiceServer))
         .route_service("/cua.env.v1.WindowsService/{method}", server!(WindowsServiceServer))
+        .route_service("/cua.env.v1.TeleportService/{method}", server!(TeleportServiceServer))
+        .route_service("/cua.env.v1.FilesystemService/{method}", server!(FilesystemServiceServer))
+        .route_service("/cua.env.v1.ProcessService/{method}", server!(ProcessServiceServer))
         .route_service("/grpc.reflection.v1.ServerReflection/{method}", reflection)
         .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", reflection_alpha)
         .layer(GrpcWebLayer::new())

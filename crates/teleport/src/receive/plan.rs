@@ -11,8 +11,7 @@ use crate::digest::Digest;
 use crate::ignore::{Judge, Rules, is_below, tree_order};
 use crate::path::{Flaw, MAX_PATH, Shown, check, raw};
 
-/// Entries of one transfer, folders included.
-pub const MAX_ENTRIES: usize = 200_000;
+pub use spaceport_wire::transfer::MAX_ENTRIES;
 
 /// Bytes that the list of what was published may have. It is one message, of 64 MiB at most.
 const MAX_LISTING: u64 = 60 << 20;
