@@ -1,5 +1,7 @@
 //! The published Cua client, unchanged, on a real gateway.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -92,12 +94,114 @@ fn the_published_client_streams_windows_and_sees_one_close() {
     assert_eq!(client.hear()["other"], "still plays");
 }
 
+#[test]
+fn the_published_client_sends_uploads_downloads_and_writes() {
+    let gateway = Gateway::with_test_pattern();
+    let home = Folder::new("cua");
+    let guest = gateway.home().canonicalize().unwrap();
+    let large: Vec<u8> = (0..9_000_001_u32).map(|n| (n.wrapping_mul(n) >> 5) as u8).collect();
+    let sources = [
+        ("notes.md", &b"notes"[..]),
+        ("large", &large),
+        ("project/.gitignore", b"*.log\n/build/\n"),
+        ("project/a.log", b"log"),
+        ("project/build/out", b"out"),
+        ("project/src/main.rs", b"fn main() {}"),
+        ("project/src/.gitignore", b"!keep.log\n"),
+        ("project/src/keep.log", b"kept"),
+        ("project/src/empty", b""),
+    ];
+    for (path, data) in sources {
+        let path = home.path().join("source").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, data).unwrap();
+    }
+    fs::create_dir(home.path().join("source/project/none")).unwrap();
+    let script = home.path().join("source/project/src/main.rs");
+    fs::set_permissions(script, PermissionsExt::from_mode(0o751)).unwrap();
+    let mut client = files_script(&gateway, &home, &guest);
+    let downloads = guest.join("Downloads");
+    let at = |path: &str| downloads.join(path).display().to_string();
+    let read = |path: &str| fs::read(guest.join(path)).unwrap();
+
+    let file = client.hear();
+    assert_eq!(file["dest"], at("notes.md"), "{file}");
+    assert_eq!(file["verified"], true);
+    let renamed = client.hear();
+    assert_eq!(renamed["dest"], at("notes (1).md"), "{renamed}");
+    assert_eq!(read("Downloads/notes (1).md"), b"rename");
+    let overwritten = client.hear();
+    assert_eq!(overwritten["dest"], at("notes.md"), "{overwritten}");
+    let skipped = client.hear();
+    assert_eq!(skipped["skipped"], json!(["notes.md"]), "{skipped}");
+    assert_eq!(read("Downloads/notes.md"), b"overwrite");
+
+    let folder = client.hear();
+    assert_eq!(folder["dest"], at("in/here/project"), "{folder}");
+    assert_eq!(read("Downloads/in/here/project/src/keep.log"), b"kept");
+    assert_eq!(read("Downloads/in/here/project/src/empty"), b"");
+    assert!(downloads.join("in/here/project/none").is_dir());
+    assert!(!downloads.join("in/here/project/a.log").exists());
+    assert!(!downloads.join("in/here/project/build").exists());
+    let mode = fs::metadata(downloads.join("in/here/project/src/main.rs")).unwrap();
+    assert_eq!(mode.permissions().mode() & 0o7777, 0o751);
+    let everything = client.hear();
+    assert_eq!(everything["ignored"], json!([]), "{everything}");
+    assert_eq!(read("Downloads/project/build/out"), b"out");
+    for path in ["a/notes.md", "b/notes.md"] {
+        assert_eq!(client.hear()["dest"], at(path));
+    }
+    let refused = client.hear();
+    assert!(refused["error"].is_string(), "{refused}");
+    let sent = client.hear();
+    assert_eq!(sent["dest"], at("large"), "{sent}");
+    assert!(read("Downloads/large") == large);
+
+    let uploaded = client.hear();
+    assert_eq!(uploaded["dest"], guest.join("large").display().to_string(), "{uploaded}");
+    assert!(read("large") == large);
+    let folder = client.hear();
+    assert_eq!(folder["verified"], true, "{folder}");
+    assert_eq!(read("up/src/main.rs"), b"fn main() {}");
+    let outside = client.hear();
+    assert_eq!(outside["error"], "PermissionDenied", "{outside}");
+    let back = |path: &str| fs::read(home.path().join("back").join(path)).unwrap();
+    let downloaded = client.hear();
+    assert_eq!(downloaded["verified"], true, "{downloaded}");
+    assert!(back("large") == large);
+    let downloaded = client.hear();
+    assert_eq!(downloaded["verified"], true, "{downloaded}");
+    assert_eq!(back("up/src/main.rs"), b"fn main() {}");
+    let missing = client.hear();
+    assert_eq!(missing["error"], "NotFound", "{missing}");
+    let written = client.hear();
+    assert_eq!(written["bytes"], 7, "{written}");
+    assert_eq!(read("new/deep/file"), b"written");
+    let bash = client.hear();
+    assert_eq!(bash["error"], "Unsupported", "{bash}");
+    let mut left: Vec<_> =
+        fs::read_dir(&downloads).unwrap().map(|it| it.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["a", "b", "in", "large", "notes (1).md", "notes.md", "project"]);
+}
+
 /// `e2e/cua_client.py` in the environment that holds the client.
 fn client(gateway: &Gateway, home: &Folder, token: &str) -> Script {
     script("cua_client.py", gateway, home, token)
 }
 
+/// `e2e/cua_files.py`, which is also told where the home of the Space is.
+fn files_script(gateway: &Gateway, home: &Folder, guest: &Path) -> Script {
+    let mut command = command("cua_files.py", gateway, home, TOKEN);
+    command.arg(guest);
+    Script::spawn(command)
+}
+
 fn script(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Script {
+    Script::spawn(command(name, gateway, home, token))
+}
+
+fn command(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let python = root.join("target/venv-cua/bin/python");
     assert!(
@@ -113,5 +217,5 @@ fn script(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Script {
         .envs([("DO_NOT_TRACK", "1"), ("CUA_TELEMETRY", "0"), ("CUA_MESH", "off")])
         .envs([("NO_PROXY", "127.0.0.1"), ("no_proxy", "127.0.0.1")])
         .env("CUA_HOME", home.path());
-    Script::spawn(command)
+    command
 }

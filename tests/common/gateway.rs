@@ -57,6 +57,8 @@ impl Gateway {
     pub fn start(start: Start<'_>) -> Self {
         let folder = Folder::new("gateway");
         let log = File::create(folder.path().join("log")).unwrap();
+        let home = folder.path().join("home");
+        std::fs::create_dir(&home).unwrap();
         let mut command = Command::new(binary());
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--quic-port", "0"])
@@ -65,6 +67,7 @@ impl Gateway {
             .arg(start.state.map_or_else(|| folder.path().join("state"), Path::to_owned))
             .args(start.arguments)
             .env_remove("DISPLAY")
+            .env("HOME", home)
             .env("SPACEPORT_TOKEN", TOKEN)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -91,6 +94,11 @@ impl Gateway {
     /// Its address.
     pub fn http(&self) -> SocketAddr {
         self.http
+    }
+
+    /// The home of the user whose Space it is.
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
     }
 
     /// What it printed when it was ready.

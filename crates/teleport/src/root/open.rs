@@ -34,7 +34,11 @@ pub(crate) fn open_beneath(
     mode: Mode,
     links: Links,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let mut flags = flags | OFlags::CLOEXEC;
+    // openat2 takes neither for a path alone, and nothing is waited for there.
+    if !flags.contains(OFlags::PATH) {
+        flags |= OFlags::NOCTTY | OFlags::NONBLOCK;
+    }
     let resolve = ResolveFlags::NO_MAGICLINKS
         | match links {
             Links::Refused => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
