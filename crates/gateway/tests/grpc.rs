@@ -269,7 +269,7 @@ async fn what_is_not_served_names_the_feature() {
         ("SystemService/AttachRelay", "relay_attach"),
         ("ComputerService/Screenshot", "screenshot"),
         ("WindowsService/LaunchApp", "launch_app"),
-        ("TeleportService/BeginReceiveFiles", "teleport"),
+        ("AccessibilityService/Snapshot", "a11y"),
         ("ProcessService/StartProcess", "process"),
         ("NoSuchService/Method", "NoSuchService"),
     ];
@@ -441,8 +441,11 @@ async fn reflection_lists_what_is_served() {
         names,
         [
             "cua.env.v1.ComputerService",
+            "cua.env.v1.FilesystemService",
+            "cua.env.v1.ProcessService",
             "cua.env.v1.StreamService",
             "cua.env.v1.SystemService",
+            "cua.env.v1.TeleportService",
             "cua.env.v1.WindowsService",
             "grpc.reflection.v1.ServerReflection",
         ]
