@@ -15,10 +15,12 @@ pub mod files;
 mod hex;
 mod id;
 mod ignore;
+pub mod inbox;
 pub mod journal;
 pub mod ledger;
 mod machine;
 pub mod manifest;
+pub mod package;
 mod path;
 pub mod payload;
 mod private;
@@ -27,7 +29,10 @@ pub mod receive;
 mod root;
 #[cfg(test)]
 mod scratch;
+pub mod receipt;
 pub mod seal;
+mod staging;
+pub mod trust;
 
 pub use digest::Digest;
 pub use journal::Journal;

@@ -129,7 +129,7 @@ pub struct Imported {
 }
 
 /// Something that was not imported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The item, or a site or file within it.
     pub what: String,
@@ -138,7 +138,7 @@ pub struct Skipped {
 }
 
 /// What the app can read of one site.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readable {
     /// The host as cookies name it, without a leading dot.
     pub host: String,
