@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
 use spaceport_gateway::{Config, IceServers};
+use spaceport_teleport::Machine;
 use spaceport_types::{Redacted, Result};
 
 /// Show a desktop to browsers and agents.
@@ -112,6 +113,7 @@ impl Serve {
         config.home = environment.home;
         config.downloads_dir = self.downloads_dir.clone();
         config.files_root = self.files_root.clone();
+        config.machine = Machine::from_environment(std::env::vars_os());
         Ok(config)
     }
 }

@@ -25,6 +25,8 @@ use spaceport_media::demo::Demo;
 use spaceport_media::windows::Windows;
 use spaceport_media::{capture, clock, encode, pipeline};
 use spaceport_session::{Limits, Policy, Sessions};
+use spaceport_teleport::consent::Desk;
+use spaceport_teleport::inbox::Inbox;
 use spaceport_transport::{Media, quic, websocket, whep};
 use spaceport_types::{Error, Kind, Redacted, Result, Size};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,11 +39,13 @@ use crate::auth::{self, Auth};
 use crate::config::{Config, read_private, write_private};
 use crate::gate::Gate;
 use crate::launcher::Launcher;
+use crate::machine::Facts;
 use crate::opening::Opening;
-use crate::service::Service;
+use crate::service::{Service, blocking};
 use crate::storage::Storage;
 use crate::targets::Targets;
-use crate::{grpc, http};
+use crate::teleport::{self, Teleport};
+use crate::{consent, grpc, http};
 
 /// TCP connections at one time. Each costs tens of kilobytes; a flood ends here, and those who
 /// are connected stay so.
@@ -58,6 +62,9 @@ const DRAIN: Duration = Duration::from_secs(3);
 
 /// How often expired sessions and tickets are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often imports that have expired are looked for; the public contract's promise.
+const IMPORT_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The size of the demo desktop.
 const DEMO_SIZE: Size = Size::new(1280, 720);
@@ -153,7 +160,8 @@ impl Gateway {
         };
         let storage = Storage::open(&config)?;
         let udp = quic.endpoint.clone();
-        let service = Service::new(sessions, auth, targets, windows, udp, storage);
+        let teleport = open_teleport(&config).await?;
+        let service = Service::new(sessions, auth, targets, windows, udp, storage, teleport);
         let guarded = !address.ip().is_loopback();
         let gate = Gate { service: service.clone(), ice_servers: config.ice_servers };
         let router = assemble(&service, media, (endpoint.clone(), gate), guarded);
@@ -205,6 +213,7 @@ impl Gateway {
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
         let connections = Connections::new(router, endpoint.clone());
         let mut sweeps = interval(SWEEP_INTERVAL);
+        let mut import_sweeps = interval(IMPORT_SWEEP_INTERVAL);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             tokio::select! {
@@ -214,6 +223,7 @@ impl Gateway {
                     connections.report();
                     keep(quic.identity(), &kept);
                 }
+                _ = import_sweeps.tick() => service.sweep_imports(),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => connections.serve(stream, peer),
                     Err(error) => {
@@ -254,6 +264,7 @@ fn assemble(
     Router::new()
         .merge(http::routes(service.clone()))
         .merge(http::metrics(service.clone(), guarded))
+        .merge(consent::routes(service.clone()))
         .merge(websocket::router(media))
         .merge(whep::http::router(peers))
         .merge(grpc::routes(service.clone()).layer(cross_origin()))
@@ -448,6 +459,26 @@ fn prepare(stream: &TcpStream) {
 
 fn limit_unsent(stream: &TcpStream, bytes: u32) -> std::result::Result<(), String> {
     socket2::SockRef::from(stream).set_tcp_notsent_lowat(bytes).map_err(|error| error.to_string())
+}
+
+/// What takes in sessions, and where consent is asked for.
+async fn open_teleport(config: &Config) -> Result<Teleport> {
+    let folder = config.teleport_dir();
+    let desk = Desk::at(&folder);
+    let Some(machine) = config.machine.clone() else {
+        return Ok(Teleport { inbox: None, desk });
+    };
+    let opened = blocking(move || {
+        let name = Facts::read().hostname;
+        Inbox::open(
+            &folder,
+            &name,
+            machine,
+            spaceport_teleport::providers(),
+            teleport::wall_clock(),
+        )
+    });
+    Ok(Teleport { inbox: Some(Arc::new(opened.await?)), desk })
 }
 
 async fn start_demo() -> Result<Demo> {

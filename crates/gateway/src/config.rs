@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use spaceport_teleport::Machine;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
 use crate::ice_servers::IceServers;
@@ -52,6 +53,8 @@ pub struct Config {
     pub files_root: Option<PathBuf>,
     /// Where files that are sent arrive. `None`: `Downloads` in the home.
     pub downloads_dir: Option<PathBuf>,
+    /// Where apps live that sessions are moved into. `None`: none are.
+    pub machine: Option<Machine>,
     /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
     pub encoder: Option<String>,
 }
@@ -73,6 +76,7 @@ impl Config {
             home: None,
             files_root: None,
             downloads_dir: None,
+            machine: None,
             encoder: None,
         }
     }
@@ -108,6 +112,11 @@ impl Config {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What teleport keeps: consent, keys, what is on its way, what was imported.
+    pub fn teleport_dir(&self) -> PathBuf {
+        self.state_dir.join("teleport")
     }
 
     /// Where a generated token is kept.

@@ -9,6 +9,7 @@ mod assemble;
 mod assets;
 mod auth;
 pub mod config;
+mod consent;
 pub mod doctor;
 mod gate;
 mod grpc;
@@ -21,6 +22,7 @@ mod opening;
 pub mod service;
 pub mod storage;
 mod targets;
+pub mod teleport;
 
 pub use assemble::{Endpoints, Gateway};
 pub use config::Config;

@@ -23,6 +23,7 @@ pub use crate::targets::{Display, Role, TEST_PATTERN};
 use crate::auth::{Auth, ViewerGrant};
 use crate::storage::Storage;
 use crate::targets::Targets;
+use crate::teleport::Teleport;
 
 /// How long a viewer ticket lives when nothing is asked for.
 const VIEWER_TICKET_TTL: Duration = Duration::from_secs(600);
@@ -41,6 +42,7 @@ struct Inner {
     windows: Windows,
     quic: quic::Endpoint,
     storage: Option<Storage>,
+    teleport: Teleport,
     facts: Facts,
     started: Instant,
     /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
@@ -188,6 +190,7 @@ impl Service {
         windows: Windows,
         quic: quic::Endpoint,
         storage: Option<Storage>,
+        teleport: Teleport,
     ) -> Self {
         // Trying the encoders takes a moment, which should not be that of the first who asks.
         let probe = std::thread::Builder::new().name("probe".to_owned()).spawn(encode::probe);
@@ -202,6 +205,7 @@ impl Service {
                 windows,
                 quic,
                 storage,
+                teleport,
                 facts: Facts::read(),
                 started: Instant::now(),
                 viewer_sessions: Mutex::default(),
@@ -236,6 +240,8 @@ impl Service {
     pub fn quic(&self) -> QuicWay {
         let quic = &self.inner.quic;
         QuicWay { address: quic.local_addr(), certificates: quic.identity().hashes() }
+    pub(crate) fn teleport(&self) -> &Teleport {
+        &self.inner.teleport
     }
 
     /// Lets go of the X server, which may be about to end. Nothing of it can be asked any more.
@@ -253,7 +259,9 @@ impl Service {
         let screen = displays.as_ref().err().map(explain);
         let desktop = displays.as_ref().err().map(explain);
         let missing = |name, why: &str| Feature { name, supported: false, limitation: why.into() };
-        let features = vec![
+        let service = self.clone();
+        let teleport = blocking(move || Ok(service.teleport_features())).await.unwrap_or_default();
+        let mut features = vec![
             Feature {
                 name: "desktop_stream",
                 supported: desktop.is_none(),
@@ -282,6 +290,7 @@ impl Service {
             missing("audio.desktop", "this version streams pictures only"),
             Feature { name: "quic_media", supported: true, limitation: String::new() },
         ];
+        features.extend(teleport);
         Capabilities {
             version: env!("CARGO_PKG_VERSION"),
             facts: self.inner.facts.clone(),

@@ -137,6 +137,6 @@ pub fn receipts(folder: &Path) -> Result<Vec<Receipt>> {
             receipts.extend(private::read_json(&path)?);
         }
     }
-    receipts.sort_by(|a, b| b.imported_ms.cmp(&a.imported_ms));
+    receipts.sort_by_key(|receipt| std::cmp::Reverse(receipt.imported_ms));
     Ok(receipts)
 }

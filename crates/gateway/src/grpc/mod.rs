@@ -10,6 +10,7 @@ mod error;
 mod filesystem;
 mod process;
 mod receive;
+mod sessions;
 mod stream;
 mod system;
 mod teleport;

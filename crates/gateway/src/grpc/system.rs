@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use spaceport_types::{Error, Kind, Target};
 use spaceport_wire::pb;
 use tonic::{Request, Response, Status};
@@ -23,7 +24,8 @@ impl SystemService for Api {
         &self,
         _: Request<pb::GetCapabilitiesRequest>,
     ) -> Result<Response<pb::GetCapabilitiesResponse>, Status> {
-        Ok(Response::new(capabilities(self.service.capabilities().await)))
+        let known = self.service.capabilities().await;
+        Ok(Response::new(capabilities(known, self.service.seal_key())))
     }
 
     async fn health(
@@ -99,7 +101,7 @@ impl SystemService for Api {
     }
 }
 
-fn capabilities(known: Capabilities) -> pb::GetCapabilitiesResponse {
+fn capabilities(known: Capabilities, seal_key: Bytes) -> pb::GetCapabilitiesResponse {
     let desktop = |target: &Target| matches!(target, Target::Display { .. });
     let display_server = if known.displays.iter().any(|display| desktop(&display.target)) {
         pb::DisplayServer::X11
@@ -149,7 +151,7 @@ fn capabilities(known: Capabilities) -> pb::GetCapabilitiesResponse {
             preferred_chunk_bytes: CHUNK.1,
             default_scrollback_bytes: 0,
         }),
-        machine_seal_public_key: Default::default(),
+        machine_seal_public_key: seal_key,
         bulk: None,
     }
 }

@@ -8,6 +8,27 @@ use super::generated::teleport_service_server::TeleportService;
 
 #[tonic::async_trait]
 impl TeleportService for Api {
+    async fn get_manifest(
+        &self,
+        request: Request<pb::GetManifestRequest>,
+    ) -> Result<Response<pb::GetManifestResponse>, Status> {
+        self.reception(request).await
+    }
+
+    async fn import_session(
+        &self,
+        request: Request<pb::ImportSessionRequest>,
+    ) -> Result<Response<pb::ImportSessionResponse>, Status> {
+        self.import(request).await
+    }
+
+    async fn wipe_import(
+        &self,
+        request: Request<pb::WipeImportRequest>,
+    ) -> Result<Response<pb::WipeImportResponse>, Status> {
+        self.wipe(request).await
+    }
+
     async fn begin_receive_files(
         &self,
         request: Request<pb::BeginReceiveFilesRequest>,

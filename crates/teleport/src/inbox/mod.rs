@@ -46,7 +46,7 @@ pub struct Inbox {
     folder: PathBuf,
     name: String,
     machine: Machine,
-    providers: Vec<Box<dyn Provider>>,
+    providers: Vec<&'static dyn Provider>,
     identity: Identity,
     parts: Parts,
     ledger: Ledger,
@@ -128,7 +128,7 @@ impl Inbox {
         folder: &Path,
         name: &str,
         machine: Machine,
-        providers: Vec<Box<dyn Provider>>,
+        providers: Vec<&'static dyn Provider>,
         now: SystemTime,
     ) -> Result<Self> {
         private::folder(folder)?;
@@ -159,7 +159,7 @@ impl Inbox {
 
     /// The apps that can be taken in.
     pub fn providers(&self) -> impl Iterator<Item = &dyn Provider> {
-        self.providers.iter().map(AsRef::as_ref)
+        self.providers.iter().copied()
     }
 
     /// The provider of an app.

@@ -179,7 +179,7 @@ impl Parts {
             part.agree(&of)?;
             return Ok(part);
         }
-        if chunk.offset > 0 && chunk.offset > WINDOW {
+        if chunk.offset > WINDOW {
             return Err(unknown(id));
         }
         let mut open = self.lock();

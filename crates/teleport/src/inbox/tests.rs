@@ -153,8 +153,8 @@ impl Space {
 fn open(folder: &Path, fails: &Arc<AtomicBool>) -> Inbox {
     let home = folder.join("home");
     let machine = Machine::from_environment([("HOME".into(), home.into())]).unwrap();
-    let notes = Notes { fails: Arc::clone(fails) };
-    Inbox::open(&folder.join("state"), "box", machine, vec![Box::new(notes)], at(0)).unwrap()
+    let notes: &'static Notes = Box::leak(Box::new(Notes { fails: Arc::clone(fails) }));
+    Inbox::open(&folder.join("state"), "box", machine, vec![notes], at(0)).unwrap()
 }
 
 fn at(seconds: u64) -> SystemTime {
