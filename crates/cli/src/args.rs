@@ -29,6 +29,10 @@ pub(crate) enum Verb {
     Serve(Serve),
     /// Say which displays, encoders and ports work here, and why not.
     Doctor(Doctor),
+    /// Move a signed-in app session to a Space, and back.
+    Teleport(crate::teleport::args::Teleport),
+    /// List what waits for a person's yes, and what became of the rest.
+    Approvals(crate::teleport::args::Kept),
 }
 
 /// Serve this machine's desktop to viewers, over WebTransport, QUIC, WebSocket and WebRTC.
@@ -137,15 +141,15 @@ impl At {
 
 /// The part of the environment that is not a flag's default. A token is never a flag: the list of
 /// processes shows flags to everyone.
-struct Environment {
-    token: Option<Redacted<String>>,
-    state_dir: PathBuf,
+pub(crate) struct Environment {
+    pub(crate) token: Option<Redacted<String>>,
+    pub(crate) state_dir: PathBuf,
     home: Option<PathBuf>,
 }
 
 impl Environment {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-    fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let read = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let state_home = read("XDG_STATE_HOME").map(PathBuf::from);
         let home = || read("HOME").map(|home| PathBuf::from(home).join(".local/state"));

@@ -4,6 +4,7 @@ mod args;
 mod doctor;
 mod render;
 mod serve;
+mod teleport;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,8 @@ fn main() -> ExitCode {
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, args.json),
         Verb::Doctor(doctor) => doctor::run(&doctor, args.json),
+        Verb::Teleport(verb) => teleport::run(&verb, args.json),
+        Verb::Approvals(kept) => teleport::approvals(&kept, args.json),
     };
     match done {
         Ok(code) => code,

@@ -37,6 +37,11 @@ pub(crate) fn line_out(line: &str) {
     drop(writeln!(stdout, "{line}").and_then(|()| stdout.flush()));
 }
 
+/// Prints one line on stderr, for people.
+pub(crate) fn line_err(line: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{line}"));
+}
+
 /// Prints what went wrong and returns the exit code of its kind.
 pub(crate) fn failure(error: &Error, as_json: bool) -> ExitCode {
     let report = error.report();

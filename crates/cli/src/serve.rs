@@ -58,7 +58,7 @@ fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, d
 }
 
 /// Completes at the first SIGINT or SIGTERM.
-fn stop_signal() -> Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> Result<impl Future<Output = ()>> {
     let on = |kind| {
         signal(kind)
             .map_err(|error| Error::new(Kind::Io, "signals cannot be waited for").source(error))

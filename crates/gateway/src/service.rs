@@ -240,6 +240,8 @@ impl Service {
     pub fn quic(&self) -> QuicWay {
         let quic = &self.inner.quic;
         QuicWay { address: quic.local_addr(), certificates: quic.identity().hashes() }
+    }
+
     pub(crate) fn teleport(&self) -> &Teleport {
         &self.inner.teleport
     }

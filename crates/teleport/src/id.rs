@@ -27,7 +27,7 @@ pub(crate) fn check(id: &str) -> Result<&str> {
     Err(error
         .issue(Issue {
             path: "import_id".to_owned(),
-            constraint: "letters, digits, `-` and `_`, at most",
+            constraint: "letters, digits, `-` and `_`, at most".into(),
             limit: Some(MAX.to_string()),
         })
         .hint("Use a UUID"))

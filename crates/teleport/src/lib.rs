@@ -20,19 +20,21 @@ pub mod journal;
 pub mod ledger;
 mod machine;
 pub mod manifest;
+mod outbox;
 pub mod package;
 mod path;
 pub mod payload;
 mod private;
 pub mod provider;
+pub mod push;
+pub mod receipt;
 pub mod receive;
 mod root;
 #[cfg(test)]
 mod scratch;
-pub mod receipt;
 pub mod seal;
 mod staging;
-pub mod trust;
+mod trust;
 
 pub use digest::Digest;
 pub use journal::Journal;

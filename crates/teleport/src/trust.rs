@@ -13,7 +13,7 @@ use crate::seal::PublicKey;
 
 /// What is known of the keys of Spaces, in one file of a teleport folder.
 #[derive(Clone, Debug)]
-pub struct Trust {
+pub(crate) struct Trust {
     path: PathBuf,
     ledger: Ledger,
 }
@@ -26,7 +26,7 @@ struct Pin {
 
 impl Trust {
     /// The keys known to a teleport folder.
-    pub fn at(folder: &Path) -> Self {
+    pub(crate) fn at(folder: &Path) -> Self {
         Self { path: folder.join("known-spaces.json"), ledger: Ledger::at(folder) }
     }
 
@@ -36,7 +36,7 @@ impl Trust {
     /// # Errors
     ///
     /// `teleport_refused` with `key_unavailable` for another key than expected, `io`.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         space: &str,
         key: PublicKey,

@@ -50,10 +50,7 @@ impl Api {
         }))
     }
 
-    async fn take_in(
-        &self,
-        wanted: pb::ImportSessionRequest,
-    ) -> Result<pb::ImportSessionResponse> {
+    async fn take_in(&self, wanted: pb::ImportSessionRequest) -> Result<pb::ImportSessionResponse> {
         let (id, app) = (wanted.import_id, wanted.app);
         let progress = self
             .service
@@ -68,7 +65,7 @@ impl Api {
             let digest = wanted.sha256.parse().map_err(|error: Error| {
                 error.issue(Issue {
                     path: "sha256".to_owned(),
-                    constraint: "required with `commit`",
+                    constraint: "required with `commit`".into(),
                     limit: None,
                 })
             })?;

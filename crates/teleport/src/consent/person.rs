@@ -2,7 +2,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::time::{Duration, SystemTime};
 
-use rustix::termios::{QueueSelector, tcflush};
+use rustix::termios::{LocalModes, OptionalActions, QueueSelector, tcflush, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use spaceport_types::{Error, Kind, Redacted, Result};
@@ -67,15 +67,34 @@ impl Terminal {
         Ok(self.device.write_all(text.as_bytes()).and_then(|()| self.device.flush())?)
     }
 
+    /// Asks for a secret, which is not shown while it is typed.
+    ///
+    /// # Errors
+    ///
+    /// `io`.
+    pub fn secret(&mut self, question: &str) -> Result<Redacted<String>> {
+        self.show(question)?;
+        let before = tcgetattr(&self.device).map_err(std::io::Error::from)?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(&self.device, OptionalActions::Flush, &quiet).map_err(std::io::Error::from)?;
+        let mut secret = String::new();
+        let read = BufReader::new((&self.device).take(MAX_ANSWER)).read_line(&mut secret);
+        tcsetattr(&self.device, OptionalActions::Now, &before).map_err(std::io::Error::from)?;
+        self.show("\n")?;
+        read?;
+        Ok(Redacted::new(secret.trim().to_owned()))
+    }
+
     /// Asks a question that is answered with a whole `yes`; anything else is a no.
     ///
     /// # Errors
     ///
     /// `io`.
     pub fn confirm(&mut self, question: &str) -> Result<(bool, Person)> {
-        self.show(question)?;
         // What was typed before the question was there is no answer to it.
         tcflush(&self.device, QueueSelector::IFlush).map_err(std::io::Error::from)?;
+        self.show(question)?;
         let mut answer = String::new();
         BufReader::new((&self.device).take(MAX_ANSWER)).read_line(&mut answer)?;
         let yes = answer.trim().eq_ignore_ascii_case("yes");

@@ -84,7 +84,7 @@ impl Parts {
         if chunk.data.len() > MAX_CHUNK {
             return Err(Error::new(Kind::InvalidArgument, "the chunk is too large").issue(Issue {
                 path: "data".to_owned(),
-                constraint: "maximum",
+                constraint: "maximum".into(),
                 limit: Some(MAX_CHUNK.to_string()),
             }));
         }
