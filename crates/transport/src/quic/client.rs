@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! Frames come in order, from a keyframe on; what is lost on the way is asked for again, as a keyframe.
+//! `hello` and `session_opened` come first. Frames come in order, from a keyframe on; what is lost on the way is asked for again, as a keyframe.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -86,6 +86,8 @@ pub struct Connection {
     order: Order<Bytes>,
     assembler: Assembler,
     video: Video,
+    /// `session_opened` has been handed on, and frames may be.
+    opened: bool,
     asked_at: Option<Instant>,
     wants_keyframe: bool,
     ready: VecDeque<Received>,
@@ -197,6 +199,7 @@ impl Client {
             order: Order::default(),
             assembler: Assembler::default(),
             video,
+            opened: false,
             asked_at: None,
             wants_keyframe: false,
             ready: VecDeque::new(),
@@ -213,7 +216,7 @@ impl Connection {
     /// What comes next. Nothing is lost when the future is dropped.
     pub async fn recv(&mut self) -> Received {
         loop {
-            if let Some(received) = self.ready.pop_front() {
+            if let Some(received) = self.next_ready() {
                 return received;
             }
             if let Err(error) = self.step().await {
@@ -221,12 +224,24 @@ impl Connection {
                 while let Ok(Some(piece)) = self.messages.read_chunk(PIECE, true).await {
                     self.reader.push(&piece.bytes);
                 }
+                self.opened = true; // whatever there is: nothing else comes
                 if self.listen().is_ok() && !self.ready.is_empty() {
                     continue;
                 }
                 return Received::Closed(error);
             }
         }
+    }
+
+    /// What has come. Frames may overtake what the server says first, and are kept until it has.
+    fn next_ready(&mut self) -> Option<Received> {
+        if self.opened {
+            return self.ready.pop_front();
+        }
+        let is_message = |received: &Received| matches!(received, Received::Control(_));
+        let received = self.ready.remove(self.ready.iter().position(is_message)?)?;
+        self.opened = matches!(received, Received::Control(ServerMessage::SessionOpened(_)));
+        Some(received)
     }
 
     /// Says something to the server.
