@@ -167,20 +167,22 @@ impl Player {
         Ok(())
     }
 
-    /// A packet that does not come is waited for a second, as a browser would; then a keyframe is
-    /// asked for, and playing goes on with that.
+    /// A whole keyframe makes up for what is missing before it. Without one, a packet that does not
+    /// come is waited for a second, and then a keyframe asked for.
     fn give_up_after_a_while(&mut self) {
         let since = *self.stuck.get_or_insert_with(now);
-        if since.elapsed() < Duration::from_secs(1) {
-            return;
-        }
-        let keyframe = self.packets.iter().find(|(_, packet)| packet.3).map(|(&place, _)| place);
-        if let Some(place) = keyframe {
+        let keyframes = self.packets.iter().filter(|(_, packet)| packet.3);
+        let whole = keyframes.map(|(&place, _)| place).find(|&first| {
+            let after = self.packets.range(first..).zip(first..);
+            let unbroken = after.take_while(|((place, _), expected)| **place == *expected);
+            unbroken.map(|(entry, _)| entry).skip(1).any(|(_, packet)| packet.0)
+        });
+        if let Some(place) = whole {
             self.packets = self.packets.split_off(&place);
             self.next = Some(place);
             self.stuck = None;
             self.current = (None, 0);
-        } else {
+        } else if since.elapsed() >= Duration::from_secs(1) {
             let mut api = self.rtc.direct_api();
             if let Some(stream) = api.stream_rx_by_mid(self.mid, None) {
                 stream.request_keyframe(KeyframeRequestKind::Pli);

@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use bytes::Bytes;
 use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
+use spaceport_testkit::link::{Profile, Proxy};
 use spaceport_types::{Bounds, Cause, Codec, Error, Kind, Result, SessionId, Suspension, Target};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::config::DtlsCert;
@@ -270,13 +271,28 @@ impl Client {
         }
     }
 
+    /// Joins with nothing but a link in between, which the server knows nothing of.
+    fn join_through(&mut self, server: &Server, link: SocketAddr) {
+        let told = |line: &&str| !line.starts_with("a=candidate");
+        self.offer = self.offer.lines().filter(told).collect::<Vec<_>>().join("\r\n") + "\r\n";
+        self.join_at(server, Some(link));
+    }
+
     /// Posts the offer and takes the answer.
     fn join(&mut self, server: &Server) {
+        self.join_at(server, None);
+    }
+
+    fn join_at(&mut self, server: &Server, link: Option<SocketAddr>) {
         let response = server.send(offering(self.offer.clone()));
         assert_eq!(response.status(), 201);
         self.resource = response.headers()["location"].to_str().unwrap().to_owned();
         self.etag = response.headers()["etag"].to_str().unwrap().to_owned();
         self.answer = server.text(response);
+        if let Some(link) = link {
+            let at = |address: SocketAddr| format!(" {} {} typ", address.ip(), address.port());
+            self.answer = self.answer.replace(&at(server.endpoint.local_addr()), &at(link));
+        }
         let answer = SdpAnswer::from_sdp_string(&self.answer).unwrap();
         self.rtc.sdp_api().accept_answer(self.pending.take().unwrap(), answer).unwrap();
     }
@@ -438,6 +454,59 @@ fn lost_packets_are_sent_again() {
     for (index, frame) in client.units().iter().enumerate() {
         assert_eq!(*frame, access_unit(index as u8, index == 0, 6_000), "frame {index}");
     }
+}
+
+/// A server that takes this machine for one far away, with a link to it.
+fn far_away(down: Profile) -> (Server, Proxy) {
+    let config = Config { pace_here: true, ..Config::default() };
+    let server = Server::with(&[Codec::H264], config);
+    let up = Profile { delay: down.delay, loss: down.loss, ..Profile::CLEAR };
+    let link = Proxy::start(server.endpoint.local_addr(), up, down, 7).unwrap();
+    (server, link)
+}
+
+#[test]
+fn every_frame_arrives_where_one_packet_in_twenty_is_lost_each_way() {
+    let (server, link) = far_away(Profile::LOSSY5);
+    let mut client = Client::new(Codec::H264);
+    client.join_through(&server, link.address());
+    let publisher = server.publisher();
+    for index in 0..60 {
+        publish_h264(&publisher, index, index == 0, 6_000);
+        let next = now() + Duration::from_millis(20);
+        client.play("the next frame's time", |_| now() >= next);
+    }
+    client.play("all frames, whole", |client| client.frames().len() == 60);
+    for (index, frame) in client.units().iter().enumerate() {
+        assert_eq!(*frame, access_unit(index as u8, index == 0, 6_000), "frame {index}");
+    }
+    let [up, down] = link.counts();
+    assert!(up.lost > 0 && down.lost > 10, "{up:?} {down:?}");
+}
+
+#[test]
+fn a_path_that_is_full_keeps_frames_from_being_made() {
+    let path = Profile { delay: Duration::from_millis(10), ..Profile::CLEAR };
+    let (server, link) = far_away(path.capped(1_000_000));
+    let mut client = Client::new(Codec::H264);
+    client.join_through(&server, link.address());
+    let publisher = server.publisher();
+    publish_h264(&publisher, 0, true, 10_000);
+    client.play("a frame", |client| client.frames().len() == 1);
+    // Six times what passes, from a producer that does as it is told.
+    let (mut made, mut held) = (1, 0);
+    for _ in 0..60 {
+        let demand = publisher.demand(now());
+        if demand.ready {
+            publish_h264(&publisher, made, demand.keyframe.is_some(), 25_000);
+            made += 1;
+        } else {
+            held += 1;
+        }
+        let next = now() + Duration::from_millis(33);
+        client.play("the next frame's time", |_| now() >= next);
+    }
+    assert!(held > made, "{made} were made, {held} were not");
 }
 
 #[test]
