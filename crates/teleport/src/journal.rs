@@ -13,17 +13,17 @@ use crate::digest::Digest;
 
 /// Where an import writes down what it is about to change.
 pub trait Journal {
-    /// Keeps `change`. Returns once it would survive a crash.
+    /// Keeps `changes`, which are about to be made. Returns once they would survive a crash.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being written; the import stops, and nothing was changed yet.
-    fn record(&mut self, change: Change) -> Result<()>;
+    /// Whatever keeps them from being written; the import stops before it makes them.
+    fn record(&mut self, changes: Vec<Change>) -> Result<()>;
 }
 
 impl Journal for Vec<Change> {
-    fn record(&mut self, change: Change) -> Result<()> {
-        self.push(change);
+    fn record(&mut self, changes: Vec<Change>) -> Result<()> {
+        self.extend(changes);
         Ok(())
     }
 }
@@ -44,8 +44,8 @@ pub enum Change {
         stage: PathBuf,
         /// Where it goes.
         target: PathBuf,
-        /// The inode of what was prepared: whoever has it now says whether the step was taken.
-        inode: u64,
+        /// What was prepared: its being at the target says that the step was taken.
+        identity: Identity,
         /// What becomes of what was there before.
         before: Before,
     },
@@ -87,6 +87,15 @@ pub enum Change {
         /// Its value before; `None` when there was none.
         previous: Option<Value>,
     },
+}
+
+/// Tells a file or folder from another that later has its place, and perhaps its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its inode.
+    pub inode: u64,
+    /// When it was made, in nanoseconds since 1970, where the file system knows.
+    pub born_ns: Option<i64>,
 }
 
 /// What becomes of what was in a place before something was published there.

@@ -35,6 +35,8 @@ mod scratch;
 pub mod seal;
 mod staging;
 mod trust;
+mod snapshot;
+mod transcode;
 
 pub use digest::Digest;
 pub use journal::Journal;

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -231,9 +231,7 @@ impl PayloadWriter {
     ///
     /// `io` when the folder cannot be made.
     pub fn create(parent: &Path, head: Head) -> Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        // tempfile makes folders 0700.
-        let dir = tempfile::Builder::new().prefix("spaceport-payload-").tempdir_in(parent)?;
+        let dir = scratch_in(parent)?;
         Ok(Self {
             head,
             records: Vec::new(),
@@ -340,6 +338,18 @@ impl PayloadWriter {
         let len = copied.map_err(|error| no_room(error, "the private folder for what moves"))?;
         Ok((len, Digest(file.hash.finalize().into())))
     }
+}
+
+/// A private folder below `parent`, which is made when it is missing; gone when dropped.
+pub(crate) fn scratch_in(parent: &Path) -> Result<tempfile::TempDir> {
+    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    // tempfile makes folders 0700.
+    Ok(tempfile::Builder::new().prefix("spaceport-").tempdir_in(parent)?)
+}
+
+/// When a file was last changed, in nanoseconds since 1970.
+pub(crate) fn modified_ns(metadata: &Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
 /// Where the bytes of a record are.

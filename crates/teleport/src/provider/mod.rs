@@ -2,10 +2,17 @@
 //!
 //! One module per app, all behind [`Provider`]. Everything here blocks on disks and processes.
 
-use std::path::PathBuf;
+mod chromium;
+mod cookies;
+mod local_storage;
+mod process;
+mod stage;
+mod undo;
+
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use spaceport_types::Result;
+use spaceport_types::{Error, Kind, Result};
 
 use crate::journal::{Change, Journal, Undone};
 use crate::machine::Machine;
@@ -70,6 +77,15 @@ pub trait Provider: Send + Sync {
     ) -> Result<Undone>;
 }
 
+/// The provider of an app, where there is one.
+pub fn provider(app: App) -> Option<&'static dyn Provider> {
+    match app {
+        App::Chromium => Some(&chromium::Chromium(App::Chromium)),
+        App::Chrome => Some(&chromium::Chromium(App::Chrome)),
+        _ => None,
+    }
+}
+
 /// What a machine could take of an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -128,6 +144,18 @@ pub struct Imported {
     pub launched: bool,
 }
 
+impl Imported {
+    fn into(profile: &Path) -> Self {
+        Self {
+            profile: profile.to_owned(),
+            imported: Vec::new(),
+            skipped: Vec::new(),
+            readable: Vec::new(),
+            launched: false,
+        }
+    }
+}
+
 /// Something that was not imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
@@ -144,4 +172,11 @@ pub struct Readable {
     pub host: String,
     /// How many cookies.
     pub cookies: u64,
+}
+
+/// The error of a database that cannot be used; what it says may not repeat what it holds.
+fn database_failed(path: &Path, error: rusqlite::Error) -> Error {
+    let code = error.sqlite_error_code();
+    let why = format!("the database `{}` cannot be used: {code:?}", path.display());
+    Error::new(Kind::Io, why).with("path", path.display())
 }
