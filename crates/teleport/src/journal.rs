@@ -49,6 +49,13 @@ pub enum Change {
         /// What becomes of what was there before.
         before: Before,
     },
+    /// A single file is replaced, or made. Taken back whatever the app has written since.
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Where what was there before is kept; `None` when there was nothing.
+        previous: Option<PathBuf>,
+    },
     /// A folder that was made on the way to another. Goes when it is empty.
     Folder {
         /// The folder.

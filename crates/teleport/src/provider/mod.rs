@@ -4,6 +4,7 @@
 
 mod chromium;
 mod cookies;
+mod firefox;
 mod local_storage;
 mod process;
 mod stage;
@@ -80,6 +81,7 @@ pub trait Provider: Send + Sync {
 /// The provider of an app, where there is one.
 pub fn provider(app: App) -> Option<&'static dyn Provider> {
     match app {
+        App::Firefox => Some(&firefox::Firefox),
         App::Chromium => Some(&chromium::Chromium(App::Chromium)),
         App::Chrome => Some(&chromium::Chromium(App::Chrome)),
         _ => None,

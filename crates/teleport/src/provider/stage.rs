@@ -56,6 +56,41 @@ impl Stage {
         &self.path
     }
 
+    /// Puts files into the places of others, or where there are none, one after the other. What fails
+    /// half-way is taken back.
+    pub(super) fn publish_files(
+        mut self,
+        files: &[(PathBuf, PathBuf)],
+        journal: &mut dyn Journal,
+    ) -> Result<()> {
+        syncfs(File::open(&self.path)?).map_err(io::Error::from)?;
+        let mut changes = Vec::new();
+        for (number, (_, target)) in files.iter().enumerate() {
+            let previous = self.path.join(format!("previous-{number}"));
+            let was_there = match fs::hard_link(target, &previous) {
+                Ok(()) => true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+                Err(error) => return Err(error.into()),
+            };
+            let previous = was_there.then_some(previous);
+            changes.push(Change::Content { path: target.clone(), previous });
+        }
+        // As long as they may have to come back.
+        self.published =
+            changes.iter().any(|c| matches!(c, Change::Content { previous: Some(_), .. }));
+        journal.record(changes.clone())?;
+        let place = || -> Result<()> {
+            for (staged, target) in files {
+                fs::rename(staged, target)?;
+                if let Some(parent) = target.parent() {
+                    File::open(parent)?.sync_all()?;
+                }
+            }
+            Ok(())
+        };
+        place().inspect_err(|_| drop(super::undo::undo(&changes)))
+    }
+
     /// Takes the place of `target`; `within` says what is new in it.
     ///
     /// # Errors
@@ -89,7 +124,7 @@ impl Drop for Stage {
 }
 
 /// Puts a finished file or folder in place of `target`, in one step that is durable on return.
-pub(super) fn publish(
+fn publish(
     stage: &Path,
     target: &Path,
     before: Before,
@@ -180,7 +215,7 @@ pub(super) fn write(
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     io::copy(bytes, &mut file).map_err(|error| no_room(error, "the import"))?;
     // A time from the future or from before there were such files tells nothing.
-    if let Ok(since) = u64::try_from(modified_ns)
+    if let Ok(since @ 1..) = u64::try_from(modified_ns)
         && let Some(time) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(since))
     {
         file.set_modified(time)?;

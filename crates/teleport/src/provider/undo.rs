@@ -46,6 +46,13 @@ pub(super) fn undo(changes: &[Change]) -> Result<Undone> {
             Change::Publish { stage, target, identity, before } => {
                 publication(stage, target, identity, *before, &mut undone)?;
             }
+            Change::Content { path, previous: Some(previous) } => {
+                if previous.exists() {
+                    fs::rename(previous, path)?;
+                    undone.removed_paths.push(path.clone());
+                }
+            }
+            Change::Content { path, previous: None } => remove(path, &mut undone)?,
             Change::Stage { path } => remove(path, &mut undone)?,
             Change::Folder { path } => {
                 // One that others use by now stays.

@@ -40,7 +40,25 @@ pub(crate) fn only_tabs(session: &[u8]) -> Result<Vec<u8>> {
     Ok(session.to_string().into_bytes())
 }
 
-/// How many tabs a session has, and the addresses that they show.
+/// One session with the windows of another, which is in front.
+pub(crate) fn joined(own: &[u8], added: &[u8]) -> Result<Vec<u8>> {
+    let damaged = |error| {
+        Error::because(Cause::CorruptBundle, "a session file of Firefox holds no JSON")
+            .source(error)
+    };
+    let mut own: Value = serde_json::from_slice(own).map_err(damaged)?;
+    let added: Value = serde_json::from_slice(added).map_err(damaged)?;
+    let Some(windows) = own.get_mut("windows").and_then(Value::as_array_mut) else {
+        return Ok(added.to_string().into_bytes());
+    };
+    windows.extend(list(&added, "windows").cloned());
+    let front = windows.len();
+    own["selectedWindow"] = json!(front);
+    Ok(own.to_string().into_bytes())
+}
+
+/// The addresses that the tabs of a session show.
+#[cfg(test)]
 pub(crate) fn tabs(session: &[u8]) -> Option<Vec<String>> {
     let session: Value = serde_json::from_slice(session).ok()?;
     let tabs = list(&session, "windows").flat_map(|window| list(window, "tabs"));
@@ -110,6 +128,18 @@ mod tests {
         let kept: Value = serde_json::from_slice(&kept).unwrap();
         assert_eq!(kept["windows"][0]["tabs"][0]["pinned"], true);
         assert_eq!(kept["windows"][0]["tabs"][0]["entries"][0]["title"], "A");
+    }
+
+    #[test]
+    fn windows_are_added_to_those_that_are_there() {
+        let session = |url: &str| {
+            let session = json!({"windows": [{"tabs": [{"entries": [{"url": url}], "index": 1}]}]});
+            session.to_string().into_bytes()
+        };
+        let both =
+            joined(&session("https://own.example/"), &session("https://new.example/")).unwrap();
+        assert_eq!(tabs(&both).unwrap(), ["https://own.example/", "https://new.example/"]);
+        assert_eq!(tabs(&joined(b"{}", &session("x")).unwrap()).unwrap(), ["x"]);
     }
 
     #[test]

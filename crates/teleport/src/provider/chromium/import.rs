@@ -62,6 +62,12 @@ pub(super) fn import(
     }
     let Work { mut done, changes, .. } = work;
 
+    if done.imported.iter().any(|item| item == "Sessions") {
+        let preferences = staged.join("Preferences");
+        let present = std::fs::read(&preferences).ok();
+        stage::rewrite(&preferences, &preferences::restore_tabs(present.as_deref())?)?;
+    }
+
     // It may have been started while we worked.
     process::make_closed(app, options.close_running_app, &|| root.holder())?;
     let published = if is_first { &root.0 } else { &target };
@@ -144,9 +150,6 @@ impl Work<'_> {
                 if !self.files(item, records, &|_| item.path.to_owned())? {
                     return Ok(());
                 }
-                let preferences = self.staged.join("Preferences");
-                let present = std::fs::read(&preferences).ok();
-                stage::rewrite(&preferences, &preferences::restore_tabs(present.as_deref())?)?;
             }
             // One folder of it is one origin's or one extension's; the others are none of its business.
             Form::Stores | Form::Folder => {
