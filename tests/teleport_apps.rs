@@ -3,6 +3,8 @@
 //! What is asserted is what the site sees: who comes signed in, and which pages are opened by a plain
 //! start of the destination's browser, in a home where it has never run.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,10 +15,10 @@ use spaceport_teleport::{Manifest, Payload, PayloadWriter, Provider};
 use spaceport_tests::{Browser, Folder, Home, Site, wait_until};
 
 /// Longest until a browser has written down what a page did.
-const WRITTEN: Duration = Duration::from_secs(20);
+const WRITTEN: Duration = Duration::from_secs(40);
 
 fn of(app: App) -> &'static dyn Provider {
-    provider(app).unwrap()
+    provider(app)
 }
 
 fn everything(manifest: &Manifest) -> Choice {
@@ -61,13 +63,28 @@ fn signed_in(app: App, home: &Home, browser: Browser, site: &Site) -> spaceport_
             item.is_some_and(|item| item.sites.iter().any(|site| site.host == "127.0.0.1"))
         };
         let has = |paths: [&str; 2]| paths.iter().any(|path| sites(path));
-        let is_open =
-            |item: &spaceport_teleport::manifest::Item| item.relative_path.contains("ession");
         has(["Cookies", "cookies.sqlite"])
             && has(["Local Storage/leveldb", "storage/default"])
-            && manifest.items.iter().any(is_open)
+            && session_files(&home.path().join(".config")).iter().any(|session| {
+                // The tabs' addresses are there in clear.
+                session.windows(6).any(|word| word == b"second")
+            })
     });
     started
+}
+
+/// What the browsers write about their open tabs.
+fn session_files(below: &Path) -> Vec<Vec<u8>> {
+    let mut files = Vec::new();
+    for entry in below.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            files.extend(session_files(&entry.path()));
+        } else if name == "recovery.jsonlz4" || name.starts_with("Session_") {
+            files.extend(std::fs::read(entry.path()));
+        }
+    }
+    files
 }
 
 #[test]
@@ -94,6 +111,10 @@ fn firefox_moves_while_it_runs_and_stays_signed_in() {
     let payload = capture(App::Firefox, &from, Scope::Session, payloads.path());
     let imported = import(App::Firefox, &to, &payload);
     assert!(imported.readable.iter().any(|site| site.host == "127.0.0.1" && site.cookies >= 1));
+    // Otherwise it opens a tab when someone looks at it.
+    let mut preferences =
+        OpenOptions::new().append(true).open(imported.profile.join("prefs.js")).unwrap();
+    writeln!(preferences, "user_pref(\"browser.sessionstore.restore_on_demand\", false);").unwrap();
     site.forget();
     let _arrived = to.start(Browser::Firefox, &[]);
     let visit = site.visit("/home");

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,6 +14,7 @@ pub struct Site {
     address: SocketAddr,
     elsewhere: SocketAddr,
     visits: Receiver<Visit>,
+    earlier: RefCell<Vec<Visit>>,
 }
 
 /// What a page found when it was opened.
@@ -40,7 +42,7 @@ const SECRET: &str = "s3cr3t-of-the-session";
 const TOKEN: &str = "t0ken-of-the-page";
 
 /// Longest that a visit may take to come: a browser starts on a busy machine.
-const VISIT: Duration = Duration::from_secs(25);
+const VISIT: Duration = Duration::from_secs(50);
 
 const LOGIN: &str = "
 <script>localStorage.setItem('token', 'TOKEN'); location.replace('/home');</script>";
@@ -82,7 +84,12 @@ impl Site {
             });
             address
         };
-        Self { address: listen("127.0.0.1"), elsewhere: listen("127.0.0.2"), visits }
+        Self {
+            address: listen("127.0.0.1"),
+            elsewhere: listen("127.0.0.2"),
+            visits,
+            earlier: RefCell::default(),
+        }
     }
 
     /// The address of a page.
@@ -95,19 +102,25 @@ impl Site {
         format!("http://{}{path}", self.elsewhere)
     }
 
-    /// The next visit of this page.
+    /// The next visit of this page, or one that came while another was awaited.
     pub fn visit(&self, path: &str) -> Visit {
+        let mut earlier = self.earlier.borrow_mut();
+        if let Some(at) = earlier.iter().position(|visit| visit.path == path) {
+            return earlier.remove(at);
+        }
         loop {
             let next = self.visits.recv_timeout(VISIT);
             let visit = next.unwrap_or_else(|_| panic!("nobody opened `{path}` in {VISIT:?}"));
             if visit.path == path {
                 return visit;
             }
+            earlier.push(visit);
         }
     }
 
     /// Forgets who came until now.
     pub fn forget(&self) {
+        self.earlier.borrow_mut().clear();
         while self.visits.try_recv().is_ok() {}
     }
 }

@@ -3,12 +3,16 @@
 //! One module per app, all behind [`Provider`]. Everything here blocks on disks and processes.
 
 mod chromium;
+mod claude_code;
 mod cookies;
 mod firefox;
+mod home_files;
+mod keyring;
 mod local_storage;
 mod process;
 mod stage;
 mod undo;
+mod vscode;
 
 use std::path::{Path, PathBuf};
 
@@ -78,13 +82,14 @@ pub trait Provider: Send + Sync {
     ) -> Result<Undone>;
 }
 
-/// The provider of an app, where there is one.
-pub fn provider(app: App) -> Option<&'static dyn Provider> {
+/// The provider of an app.
+pub fn provider(app: App) -> &'static dyn Provider {
     match app {
-        App::Firefox => Some(&firefox::Firefox),
-        App::Chromium => Some(&chromium::Chromium(App::Chromium)),
-        App::Chrome => Some(&chromium::Chromium(App::Chrome)),
-        _ => None,
+        App::Firefox => &firefox::Firefox,
+        App::Chromium => &chromium::Chromium(App::Chromium),
+        App::Chrome => &chromium::Chromium(App::Chrome),
+        App::VsCode => &vscode::VsCode,
+        App::ClaudeCode => &claude_code::ClaudeCode,
     }
 }
 

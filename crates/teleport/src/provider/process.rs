@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use spaceport_types::{Cause, Error, Result};
+use zeroize::Zeroizing;
 
 use crate::machine::Machine;
 use crate::manifest::App;
@@ -16,11 +17,11 @@ use crate::manifest::App;
 /// How long an app that was asked to close may take, as the public contract says.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// How long a program may take to say its version. Debian's Chromium is a shell script before it is a
-/// browser.
-const VERSION: Duration = Duration::from_secs(5);
+/// How long a program may take to answer. Debian's Chromium is a shell script before it is a browser, and
+/// a locked keyring asks a person who may not be there.
+const ANSWER: Duration = Duration::from_secs(5);
 
-/// Longest answer to that question.
+/// Longest answer that is read: less than a pipe holds, so nobody has to read along.
 const MAX_ANSWER: u64 = 4096;
 
 /// Waits until a process has ended; whether it did in time. Also true when it is gone already.
@@ -76,21 +77,31 @@ pub(super) fn make_closed(
 
 /// The version that a program says it has: the first word of its answer that begins with a digit.
 pub(super) fn version(machine: &Machine, program: &Path) -> Option<String> {
+    let answer = answer(machine, program, &["--version"])?;
+    first_version(std::str::from_utf8(&answer).ok()?)
+}
+
+/// What a program answers, where it does in time and succeeds.
+pub(super) fn answer(
+    machine: &Machine,
+    program: &Path,
+    arguments: &[&str],
+) -> Option<Zeroizing<Vec<u8>>> {
     let mut child = command(machine, program)
-        .arg("--version")
+        .args(arguments)
         .stdout(Stdio::piped())
         .process_group_of_its_own()
         .spawn()
         .ok()?;
     let pid = Pid::from_child(&child);
-    let in_time = ends_within(pid, VERSION).unwrap_or(false);
+    let in_time = ends_within(pid, ANSWER).unwrap_or(false);
     if !in_time {
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     }
-    let mut answer = String::new();
-    let read = child.stdout.take()?.take(MAX_ANSWER).read_to_string(&mut answer);
-    let ended = child.wait().is_ok_and(|status| status.success());
-    (in_time && ended && read.is_ok()).then(|| first_version(&answer)).flatten()
+    let mut answer = Zeroizing::new(Vec::new());
+    let read = child.stdout.take()?.take(MAX_ANSWER).read_to_end(&mut answer);
+    let has_succeeded = child.wait().is_ok_and(|status| status.success());
+    (in_time && has_succeeded && read.is_ok()).then_some(answer)
 }
 
 fn first_version(text: &str) -> Option<String> {

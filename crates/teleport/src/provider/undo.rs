@@ -1,7 +1,7 @@
 //! Takes an import back, from its journal.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql, params_from_iter};
@@ -121,7 +121,7 @@ fn file(path: &Path, expected: Option<Digest>, undone: &mut Undone) -> Result<()
 
 /// Brings a row back, or removes it. How many rows that was.
 fn row(
-    database: &PathBuf,
+    database: &Path,
     table: &str,
     key: &[(String, Value)],
     previous: Option<&[(String, Value)]>,

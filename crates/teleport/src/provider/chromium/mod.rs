@@ -124,8 +124,9 @@ impl Provider for Chromium {
 }
 
 /// The keys that this machine has.
-fn keys(_app: App, _machine: &Machine) -> Keys {
-    Keys::new(None)
+fn keys(app: App, machine: &Machine) -> Keys {
+    let name = if app == App::Chrome { "chrome" } else { "chromium" };
+    super::keyring::keys(machine, name)
 }
 
 /// How much an item takes on disk; 0 when it is not there.

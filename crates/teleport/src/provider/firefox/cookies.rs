@@ -1,5 +1,7 @@
 //! Firefox's cookie database, schema 17 and what came shortly before. Nothing in it is encrypted.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
@@ -47,6 +49,10 @@ impl<'a> Database<'a> {
     pub(super) fn open(path: &'a Path) -> Result<Self> {
         let failed = |error| database_failed(path, error);
         let is_new = !path.exists();
+        if is_new {
+            // SQLite would make it readable for everyone, and gives its journal the same mode.
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        }
         let connection = Connection::open_with_flags(
             path,
             OpenFlags::SQLITE_OPEN_READ_WRITE
