@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use spaceport_types::{Cause, Error, Result};
@@ -46,6 +48,9 @@ pub(super) fn import(
         Into::Existing => Before::Merged,
         Into::Replacing => Before::Kept,
     };
+    if staged != stage.path() {
+        DirBuilder::new().mode(0o700).create(&staged)?;
+    }
     if before == Before::Merged {
         stage::clone_tree(&target, &staged, &is_worth_cloning)?;
     }
@@ -61,6 +66,8 @@ pub(super) fn import(
         work.item(app, machine, item, &records)?;
     }
     let Work { mut done, changes, .. } = work;
+    // What is new in a whole new profile goes with it.
+    let changes = if before == Before::Merged { changes } else { Vec::new() };
 
     if done.imported.iter().any(|item| item == "Sessions") {
         let preferences = staged.join("Preferences");

@@ -183,3 +183,6 @@ fn sites(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use spaceport_types::{Cause, Error, Result};
@@ -68,6 +70,9 @@ pub(super) fn import(
         (Some(_), Into::Existing) => Before::Merged,
         (Some(_), Into::Replacing) => Before::Kept,
     };
+    if staged != stage.path() {
+        DirBuilder::new().mode(0o700).create(&staged)?;
+    }
     if before == Before::Merged {
         stage::clone_tree(&profile, &staged, &is_worth_cloning)?;
     }
@@ -83,6 +88,8 @@ pub(super) fn import(
         work.item(item, &records)?;
     }
     let Work { mut done, changes, .. } = work;
+    // What is new in a whole new profile goes with it.
+    let changes = if before == Before::Merged { changes } else { Vec::new() };
     if done.imported.iter().any(|item| item == "sessionstore.jsonlz4") {
         let preferences = staged.join("prefs.js");
         let mut text = std::fs::read(&preferences).unwrap_or_default();
