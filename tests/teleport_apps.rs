@@ -4,18 +4,19 @@
 //! start of the destination's browser, in a home where it has never run.
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
 use spaceport_teleport::manifest::{App, Choice, Scope};
-use spaceport_teleport::payload::Head;
+use spaceport_teleport::payload::{Head, RecordKind};
 use spaceport_teleport::provider::{ImportOptions, Imported, provider};
 use spaceport_teleport::{Manifest, Payload, PayloadWriter, Provider};
 use spaceport_tests::{Browser, Folder, Home, Site, wait_until};
+use spaceport_types::Cause;
 
 /// Longest until a browser has written down what a page did.
-const WRITTEN: Duration = Duration::from_secs(40);
+const WRITTEN: Duration = Duration::from_secs(60);
 
 fn of(app: App) -> &'static dyn Provider {
     provider(app)
@@ -53,7 +54,7 @@ fn import(app: App, home: &Home, payload: &Payload) -> Imported {
 /// Signs in with a running browser, and waits until that is on its disk.
 fn signed_in(app: App, home: &Home, browser: Browser, site: &Site) -> spaceport_tests::App {
     let started = home
-        .start(browser, &[&site.url("/login"), &site.url("/second"), &site.other_url("/write")]);
+        .start(browser, &[&site.other_url("/write"), &site.url("/login"), &site.url("/second")]);
     assert!(site.visit("/home").is_signed_in());
     let machine = home.machine();
     wait_until("the cookie is not written down", WRITTEN, || {
@@ -122,4 +123,73 @@ fn firefox_moves_while_it_runs_and_stays_signed_in() {
     // A cookie that ends with the browser is in the file of tabs, and stays there.
     assert!(!visit.cookies.contains("passing"), "{visit:?}");
     site.visit("/second");
+}
+
+/// Copies of a profile that is written all the time.
+const COPIES: usize = 20;
+
+#[test]
+fn every_copy_of_a_busy_chromium_is_whole() {
+    let (site, from, payloads) = (Site::open(), Home::new(), Folder::new("payloads"));
+    let mut running = signed_in(App::Chromium, &from, Browser::Chromium, &site);
+    let database = payloads.path().join("database");
+    let mut checked = 0;
+    for _ in 0..COPIES {
+        let payload = capture(App::Chromium, &from, Scope::Full, payloads.path());
+        let records = payload.records();
+        assert!(records.iter().any(|record| record.kind == RecordKind::Cookies));
+        let stored = records.iter().find(|record| record.kind == RecordKind::LocalStorage);
+        assert!(stored.is_some_and(|record| record.len > 0), "local storage is not there");
+        for (index, record) in records.iter().enumerate() {
+            let mut bytes = Vec::new();
+            payload.open(index).unwrap().read_to_end(&mut bytes).unwrap();
+            if bytes.starts_with(b"SQLite format 3\0") {
+                std::fs::write(&database, bytes).unwrap();
+                let copy = rusqlite::Connection::open(&database).unwrap();
+                let verdict: String =
+                    copy.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+                assert_eq!(verdict, "ok", "{}", record.path);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 4 * COPIES, "only {checked} databases");
+    assert!(!running.has_ended());
+}
+
+#[test]
+fn a_session_joins_the_profile_of_a_chromium_that_was_closed_and_leaves_it_again() {
+    let (site, from, to, payloads) =
+        (Site::open(), Home::new(), Home::new(), Folder::new("payloads"));
+    // The destination has a profile of its own, with a browser that runs.
+    let mut own = to.start(Browser::Chromium, &[&site.other_url("/home")]);
+    site.visit("/home");
+    let machine = to.machine();
+    wait_until("no cookies at the destination", WRITTEN, || {
+        to.path().join(".config/chromium/Default/Cookies").exists()
+    });
+    let payload = {
+        let _running = signed_in(App::Chromium, &from, Browser::Chromium, &site);
+        capture(App::Chromium, &from, Scope::Session, payloads.path())
+    };
+    let mut journal = Vec::new();
+    let mut options = ImportOptions::default();
+    let refused = of(App::Chromium).import(&machine, &payload, &options, &mut journal).unwrap_err();
+    assert_eq!(refused.cause(), Some(Cause::AppRunning));
+    assert!(!own.has_ended());
+    options.close_running_app = true;
+    // Someone has to take its exit status, as its parent would.
+    let parent = std::thread::spawn(move || wait_until("it runs", WRITTEN, || own.has_ended()));
+    of(App::Chromium).import(&machine, &payload, &options, &mut journal).unwrap();
+    parent.join().unwrap();
+
+    site.forget();
+    let arrived = to.start(Browser::Chromium, &[&site.url("/home")]);
+    assert!(site.visit("/home").is_signed_in());
+    drop(arrived);
+    of(App::Chromium).wipe(&machine, &journal, false).unwrap();
+    site.forget();
+    let _later = to.start(Browser::Chromium, &[&site.url("/home")]);
+    let visit = site.visit("/home");
+    assert!(visit.cookies.is_empty() && visit.local.is_empty(), "{visit:?}");
 }

@@ -22,6 +22,8 @@ mod machine;
 pub mod manifest;
 mod outbox;
 pub mod package;
+#[doc(hidden)]
+pub mod outside;
 mod path;
 pub mod payload;
 mod private;

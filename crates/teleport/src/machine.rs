@@ -29,7 +29,9 @@ impl Machine {
         let folder = |name: &str| {
             let value = lookup(&environment, name)?;
             // The XDG base directory specification: a relative path is to be ignored.
-            Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+            // Put together anew, it has no slash at its end.
+            Some(Path::new(value).components().collect::<PathBuf>())
+                .filter(|path| path.is_absolute())
         };
         let home = folder("HOME")?;
         let config = folder("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));

@@ -4,7 +4,7 @@
 
 mod chromium;
 mod claude_code;
-mod cookies;
+pub(crate) mod cookies;
 mod firefox;
 mod home_files;
 mod keyring;

@@ -297,3 +297,6 @@ fn check<'a>(app: &dyn Files, payload: &'a Payload) -> Result<Vec<(&'static Item
     let sorted = items.into_iter();
     Ok(sorted.filter_map(|(index, records)| Some((app.items().get(index)?, records))).collect())
 }
+
+#[cfg(test)]
+mod tests;
