@@ -103,7 +103,6 @@ impl Stage {
         within: Vec<Change>,
         journal: &mut dyn Journal,
     ) -> Result<()> {
-        syncfs(File::open(&self.path)?).map_err(io::Error::from)?;
         publish(&self.path, target, before, within, journal)?;
         self.published = true;
         if before == Before::Merged {
@@ -131,12 +130,17 @@ fn publish(
     mut within: Vec<Change>,
     journal: &mut dyn Journal,
 ) -> Result<()> {
+    let identity = identity(stage)?;
+    if before == Before::Merged {
+        File::create_new(stage.join(marker(&identity)))?;
+    }
     within.push(Change::Publish {
         stage: stage.to_owned(),
         target: target.to_owned(),
-        identity: identity(stage)?,
+        identity,
         before,
     });
+    syncfs(File::open(stage)?).map_err(io::Error::from)?;
     journal.record(within)?;
     exchange(stage, target, before)
 }
@@ -166,6 +170,12 @@ pub(super) fn exchange(stage: &Path, target: &Path, before: Before) -> Result<()
         File::open(parent)?.sync_all()?;
     }
     Ok(())
+}
+
+/// Names an empty file within a profile that was merged. A later import clones it along with the rest, so
+/// it says that this import is in there, whichever folder the profile is by then.
+pub(super) fn marker(identity: &Identity) -> String {
+    format!("{PREFIX}{}-{}", identity.inode, identity.born_ns.unwrap_or_default())
 }
 
 /// What tells a file or folder from another that later has its place, and perhaps its inode.

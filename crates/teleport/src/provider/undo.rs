@@ -22,7 +22,9 @@ pub(super) fn undo(changes: &[Change]) -> Result<Undone> {
     let unpublished: Vec<&Path> = changes
         .iter()
         .filter_map(|change| match change {
-            Change::Publish { target, identity, .. } if !is_there(target, identity) => {
+            Change::Publish { target, identity, before, .. }
+                if !is_published(target, identity, *before) =>
+            {
                 Some(target.as_path())
             }
             _ => None,
@@ -53,7 +55,7 @@ pub(super) fn undo(changes: &[Change]) -> Result<Undone> {
                 }
             }
             Change::Content { path, previous: None } => remove(path, &mut undone)?,
-            Change::Stage { path } => remove(path, &mut undone)?,
+            Change::Stage { path } => remove(path, &mut Undone::default())?,
             Change::Folder { path } => {
                 // One that others use by now stays.
                 if fs::remove_dir(path).is_ok() {
@@ -62,11 +64,20 @@ pub(super) fn undo(changes: &[Change]) -> Result<Undone> {
             }
         }
     }
+    for change in changes {
+        if let Change::Publish { target, identity, before: Before::Merged, .. } = change {
+            remove(&target.join(stage::marker(identity)), &mut Undone::default())?;
+        }
+    }
     Ok(undone)
 }
 
-fn is_there(path: &Path, identity: &Identity) -> bool {
-    stage::identity(path).is_ok_and(|found| found == *identity)
+/// Whether what was published is in its place.
+fn is_published(target: &Path, identity: &Identity, before: Before) -> bool {
+    match before {
+        Before::Merged => target.join(stage::marker(identity)).exists(),
+        _ => stage::identity(target).is_ok_and(|found| found == *identity),
+    }
 }
 
 fn publication(
@@ -76,9 +87,10 @@ fn publication(
     before: Before,
     undone: &mut Undone,
 ) -> Result<()> {
-    if is_there(target, identity) {
+    if is_published(target, identity, before) {
         match before {
             Before::Nothing => return remove(target, undone),
+            // Goes last, so that a second attempt finds it; rows can be taken back twice.
             Before::Merged => {}
             Before::Kept if stage.symlink_metadata().is_ok() => {
                 stage::exchange(stage, target, before)?;

@@ -190,6 +190,27 @@ fn merged_cookies_leave_others_alone_and_wiping_brings_back_what_they_replaced()
 }
 
 #[test]
+fn each_of_two_imports_into_one_profile_can_be_taken_back() {
+    let homes = ["a.example", "b.example"].map(|host| Home::with_cookies(&[cookie(host, host)]));
+    let [one, two] = homes.each_ref().map(|home| capture(home, None).unwrap());
+    let to = Home::with_cookies(&[cookie("own.example", "own")]);
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    import(&to, &one, Into::Existing, &mut first).unwrap();
+    import(&to, &two, Into::Existing, &mut second).unwrap();
+    let hosts = || -> Vec<String> {
+        let mut hosts: Vec<_> = to.cookies().into_iter().map(|cookie| cookie.host).collect();
+        hosts.sort();
+        hosts
+    };
+    assert_eq!(hosts(), ["a.example", "b.example", "own.example"]);
+    CHROMIUM.wipe(&to.machine(), &first, false).unwrap();
+    assert_eq!(hosts(), ["b.example", "own.example"]);
+    CHROMIUM.wipe(&to.machine(), &second, false).unwrap();
+    assert_eq!(hosts(), ["own.example"]);
+    assert_eq!(fs::read_dir(to.profile()).unwrap().count(), 1, "a marker is left");
+}
+
+#[test]
 fn a_replaced_profile_comes_back() {
     let from = Home::with_cookies(&[cookie("a.example", "new")]);
     let to = Home::with_cookies(&[cookie("a.example", "old"), cookie("c.example", "own")]);
@@ -344,4 +365,92 @@ fn a_lock_of_another_machine_or_of_a_dead_process_is_nobodys() {
         assert_eq!(lock(odd), None, "{odd}");
     }
     let _: &Path = &root.0;
+}
+
+/// Names a home whose profile [`importer`] takes, the home it imports into, and how.
+const IMPORTER: &str = "SPACEPORT_TEST_IMPORTER";
+
+#[test]
+fn importer() {
+    let Some(homes) = std::env::var_os(IMPORTER) else { return };
+    let homes = homes.into_string().unwrap();
+    let [from, to, mode]: [&str; 3] = homes.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let machine = |home: &str| {
+        let path = Path::new(home);
+        let variables = [("HOME", path.to_owned()), ("PATH", path.join("bin"))];
+        Machine::from_environment(variables.map(|(name, path)| (name.into(), path.into()))).unwrap()
+    };
+    let (from, to) = (machine(from), machine(to));
+    let manifest = CHROMIUM.manifest(&from, Scope::Session).unwrap();
+    let choice = Choice {
+        include: Some(vec!["Cookies".to_owned()]),
+        acknowledge_sensitive: true,
+        ..Choice::default()
+    };
+    let selection = manifest.select(&choice).unwrap();
+    let mut payload = PayloadWriter::create(&from.runtime, head(App::Chromium)).unwrap();
+    CHROMIUM.capture(&from, &manifest, &selection, &mut payload).unwrap();
+    let payload = payload.finish();
+    let mut journal = File(to.home.join("journal"));
+    let into = if mode == "merge" { Into::Existing } else { Into::Replacing };
+    let options = ImportOptions { into, ..ImportOptions::default() };
+    CHROMIUM.import(&to, &payload, &options, &mut journal).unwrap();
+}
+
+/// A journal that outlives its process: one line for each change.
+struct File(PathBuf);
+
+impl Journal for File {
+    fn record(&mut self, changes: Vec<Change>) -> Result<()> {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&self.0)?;
+        for change in changes {
+            let line = format!("{}\n", serde_json::to_string(&change).unwrap());
+            std::io::Write::write_all(&mut file, line.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn an_import_that_is_killed_anywhere_leaves_a_whole_profile_and_can_be_taken_back() {
+    let from = Home::with_cookies(&[cookie("a.example", "new")]);
+    let before = [cookie("a.example", "old"), cookie("c.example", "own")];
+    for step in 0..16 {
+        let mode = if step % 2 == 0 { "merge" } else { "replace" };
+        let delay = std::time::Duration::from_millis(step / 2 * 4);
+        let to = Home::with_cookies(&before);
+        let homes = format!("{}\n{}\n{mode}", from.path("").display(), to.path("").display());
+        let mut importer = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "provider::chromium::tests::importer"])
+            .env(IMPORTER, homes)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // From when it begins to change things.
+        while !to.path("journal").exists() {
+            assert!(importer.try_wait().unwrap().is_none(), "it changed nothing");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(delay);
+        importer.kill().unwrap();
+        importer.wait().unwrap();
+        let values = || {
+            let mut values: Vec<_> =
+                to.cookies().iter().map(|c| c.value.expose().to_vec()).collect();
+            values.sort();
+            values
+        };
+        let now = values();
+        let whole = [&[&b"new"[..], b"own"][..], &[b"old", b"own"], &[b"new"]];
+        assert!(whole.iter().any(|whole| now == *whole), "{now:?}");
+        // The last line may be half written; what it says was not done then.
+        let text = fs::read_to_string(to.path("journal")).unwrap();
+        let journal: Vec<Change> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        CHROMIUM.wipe(&to.machine(), &journal, false).unwrap();
+        assert_eq!(values(), [b"old", b"own"], "{mode} after {delay:?}");
+        let left = fs::read_dir(to.path(".config/chromium")).unwrap().count();
+        assert_eq!(left, 1, "staging was left behind");
+    }
 }
