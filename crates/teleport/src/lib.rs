@@ -21,9 +21,9 @@ pub mod ledger;
 mod machine;
 pub mod manifest;
 mod outbox;
-pub mod package;
 #[doc(hidden)]
 pub mod outside;
+pub mod package;
 mod path;
 pub mod payload;
 mod private;
@@ -35,10 +35,10 @@ mod root;
 #[cfg(test)]
 mod scratch;
 pub mod seal;
-mod staging;
-mod trust;
 mod snapshot;
+mod staging;
 mod transcode;
+mod trust;
 
 pub use digest::Digest;
 pub use journal::Journal;
@@ -52,5 +52,5 @@ pub use root::Root;
 
 /// The providers of all apps whose state can move.
 pub fn providers() -> Vec<&'static dyn Provider> {
-    Vec::new()
+    App::ALL.into_iter().map(provider::provider).collect()
 }

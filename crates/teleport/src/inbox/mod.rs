@@ -477,12 +477,15 @@ impl FileJournal {
 }
 
 impl Journal for FileJournal {
-    fn record(&mut self, change: Change) -> Result<()> {
-        let mut line = serde_json::to_vec(&change).map_err(|error| {
-            Error::new(Kind::Internal, "a change cannot be written down").source(error)
-        })?;
-        line.push(b'\n');
-        let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
+    fn record(&mut self, changes: Vec<Change>) -> Result<()> {
+        let mut lines = Vec::new();
+        for change in changes {
+            serde_json::to_writer(&mut lines, &change).map_err(|error| {
+                Error::new(Kind::Internal, "a change cannot be written down").source(error)
+            })?;
+            lines.push(b'\n');
+        }
+        let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         written.map_err(|error| private::failed(&self.path, error))
     }
 }

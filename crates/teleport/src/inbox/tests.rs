@@ -62,7 +62,7 @@ impl Provider for Notes {
                 return Err(Error::because(Cause::AppRunning, "the app was started meanwhile"));
             }
             let path = profile.join(record.path.as_str());
-            journal.record(Change::File { path: path.clone(), sha256: None })?;
+            journal.record(vec![Change::File { path: path.clone(), sha256: None }])?;
             let mut text = Vec::new();
             payload.open(index)?.read_to_end(&mut text)?;
             fs::write(path, text)?;
@@ -378,7 +378,7 @@ fn what_a_crash_left_of_an_import_is_gone_after_the_next_start() {
     };
     space.inbox.keep(&import).unwrap();
     let mut journal = FileJournal::create(space.inbox.journal_path("imp-1")).unwrap();
-    journal.record(Change::File { path: stray.clone(), sha256: None }).unwrap();
+    journal.record(vec![Change::File { path: stray.clone(), sha256: None }]).unwrap();
     journal.file.write_all(b"{\"change\":\"fi").unwrap();
     fs::write(&stray, "half").unwrap();
     let staging = space.folder.path().join("state/staging/tp-dead");
