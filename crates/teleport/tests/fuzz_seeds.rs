@@ -1,11 +1,18 @@
 //! Every committed fuzz seed of this crate, held to the property it is fuzzed with.
 
+#[path = "../../../tests/fuzz/properties/bundle.rs"]
+mod bundle;
 #[path = "../../../tests/fuzz/properties/firefox_session.rs"]
 mod firefox_session;
 #[path = "../../../tests/fuzz/replay.rs"]
 mod replay;
 #[path = "../../../tests/fuzz/properties/teleport_records.rs"]
 mod teleport_records;
+
+#[test]
+fn bundle_seeds_hold() {
+    replay::replay("bundle", bundle::check);
+}
 
 #[test]
 fn firefox_session_seeds_hold() {
