@@ -9,6 +9,8 @@ use spaceport_gateway::{Config, IceServers};
 use spaceport_teleport::Machine;
 use spaceport_types::{Redacted, Result};
 
+use crate::client::args as client;
+
 /// Show a desktop to browsers and agents.
 #[derive(Debug, Parser)]
 #[command(name = "spaceport", version, about, propagate_version = true)]
@@ -18,6 +20,9 @@ pub(crate) struct Args {
     /// Print data as JSON on stdout.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Never ask anything, and print an error as one line of JSON on stderr.
+    #[arg(long, global = true)]
+    pub(crate) agent: bool,
     /// Log more; twice for every decision.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -33,6 +38,16 @@ pub(crate) enum Verb {
     Teleport(crate::teleport::args::Teleport),
     /// List what waits for a person's yes, and what became of the rest.
     Approvals(crate::teleport::args::Kept),
+    /// List the Spaces you have; add, remove, rename or examine one.
+    Spaces(client::Registered),
+    /// List the windows of a Space.
+    Windows(client::Windows),
+    /// Open a stream of a Space and say every way in; or close one.
+    Stream(client::Stream),
+    /// Look at a Space in a browser.
+    Open(client::Open),
+    /// Say what a kind of error means, and what programs get to see of it.
+    Errors(Errors),
 }
 
 /// Serve this machine's desktop to viewers, over WebTransport, QUIC, WebSocket and WebRTC.
@@ -77,6 +92,13 @@ pub(crate) struct Serve {
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) at: At,
+}
+
+/// Explain errors.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Errors {
+    /// The kind, as `kind` or `code` of an error has it. Without it: all of them.
+    pub(crate) kind: Option<String>,
 }
 
 /// What is shown, and where.
@@ -145,6 +167,10 @@ pub(crate) struct Environment {
     pub(crate) token: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
     home: Option<PathBuf>,
+    /// Where the Spaces of this user are listed.
+    pub(crate) config_dir: PathBuf,
+    /// Whether there is a desktop to open a browser on.
+    pub(crate) desktop: bool,
 }
 
 impl Environment {
@@ -154,10 +180,17 @@ impl Environment {
         let state_home = read("XDG_STATE_HOME").map(PathBuf::from);
         let home = || read("HOME").map(|home| PathBuf::from(home).join(".local/state"));
         let base = state_home.or_else(home).unwrap_or_else(std::env::temp_dir);
+        let config_home = || {
+            let home = || read("HOME").map(|home| PathBuf::from(home).join(".config"));
+            let base = read("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+            base.unwrap_or_else(std::env::temp_dir).join("spaceport")
+        };
         Self {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
             state_dir: base.join("spaceport"),
             home: read("HOME").map(PathBuf::from),
+            config_dir: read("SPACEPORT_CONFIG_DIR").map_or_else(config_home, PathBuf::from),
+            desktop: read("DISPLAY").or_else(|| read("WAYLAND_DISPLAY")).is_some(),
         }
     }
 }

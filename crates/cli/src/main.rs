@@ -1,28 +1,38 @@
 //! The `spaceport` command: arguments in, words or JSON out.
 
 mod args;
+mod client;
 mod doctor;
+mod errors;
 mod render;
 mod serve;
 mod teleport;
+mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
-use crate::args::{Args, Verb};
+use crate::args::Verb;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match usage::parse() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     render::init_logs(args.verbose);
+    let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
-        Verb::Serve(serve) => serve::run(&serve, args.json),
-        Verb::Doctor(doctor) => doctor::run(&doctor, args.json),
-        Verb::Teleport(verb) => teleport::run(&verb, args.json),
-        Verb::Approvals(kept) => teleport::approvals(&kept, args.json),
+        Verb::Serve(serve) => serve::run(&serve, json),
+        Verb::Doctor(doctor) => doctor::run(&doctor, json),
+        Verb::Teleport(verb) => teleport::run(&verb, json),
+        Verb::Approvals(kept) => teleport::approvals(&kept, json),
+        Verb::Spaces(spaces) => client::spaces::run(spaces, json, agent),
+        Verb::Windows(windows) => client::windows::run(&windows, json, agent),
+        Verb::Stream(stream) => client::stream::run(stream, json, agent),
+        Verb::Open(open) => client::open::run(open, json, agent),
+        Verb::Errors(errors) => errors::run(&errors, json),
     };
     match done {
         Ok(code) => code,
-        Err(error) => render::failure(&error, args.json),
+        Err(error) => render::failure(&error, json, agent),
     }
 }

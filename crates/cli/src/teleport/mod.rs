@@ -23,7 +23,7 @@ use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::runtime::Runtime;
 
 use crate::args::Environment;
-use crate::render;
+use crate::{render, usage};
 use args::{Approve, Deny, Kept, Teleport, Verb, Wipe};
 
 pub(crate) fn run(teleport: &Teleport, json: bool) -> Result<ExitCode> {
@@ -110,7 +110,7 @@ fn push(wanted: &args::Push, as_json: bool) -> Result<ExitCode> {
             Pushed::Moved(receipt) => return Ok(moved(&receipt, as_json)),
             Pushed::ConsentRequired(request) => request,
         };
-        let Some(terminal) = (!as_json).then(Terminal::open).and_then(Result::ok) else {
+        let Some(terminal) = (!as_json).then(terminal).and_then(Result::ok) else {
             return Ok(consent_required(&request, as_json));
         };
         ask(terminal, &source.desk(), &request, None)?;
@@ -189,7 +189,7 @@ fn decide_yes(approve: &Approve, json: bool) -> Result<ExitCode> {
     if !approve.page {
         return answer(&folder, &approve.id, None, json);
     }
-    let mut terminal = Terminal::open()?;
+    let mut terminal = terminal()?;
     let link = Link::new(&terminal, &Desk::at(&folder), &approve.id, now())?;
     let page = page(&folder)?;
     terminal.show(&format!(
@@ -225,7 +225,7 @@ fn answer(folder: &Path, id: &str, answer: Option<bool>, json: bool) -> Result<E
         // Says what it is, in the words that everyone gets.
         render::line_out(&words::request_line(&request, now()));
     }
-    let decided = ask(Terminal::open()?, &desk, &request, answer)?;
+    let decided = ask(terminal()?, &desk, &request, answer)?;
     if json {
         render::json(&decided);
     } else if decided.standing == Standing::Approved {
@@ -329,12 +329,21 @@ fn token(file: Option<&Path>, space: &Address) -> Result<Redacted<String>> {
     if let Some(token) = Environment::read().token {
         return Ok(token);
     }
-    let terminal = Terminal::open().map_err(|error| {
+    let terminal = terminal().map_err(|error| {
         Error::new(Kind::Unauthenticated, format!("there is no token for {space}"))
             .hint("Set `SPACEPORT_TOKEN`, or give `--token-file`")
             .source(error)
     });
     terminal?.secret(&format!("Token of {space}: "))
+}
+
+/// The person at the terminal, unless this was started by an agent: it would ask them in its name.
+fn terminal() -> Result<Terminal> {
+    if usage::asked_for("--agent") {
+        return Err(Error::new(Kind::PromptBlocked, "a person has to answer this")
+            .hint("Leave it to them: the same command without `--agent`, in their terminal"));
+    }
+    Terminal::open()
 }
 
 fn runtime() -> Result<Runtime> {

@@ -1,0 +1,132 @@
+//! The grammar of the verbs that work with Spaces.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use spaceport_spaces::verbs::Watch;
+
+/// List the Spaces you have; add, remove, rename or examine one.
+#[derive(Debug, Args)]
+pub(crate) struct Registered {
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// List them, without asking any.
+    List,
+    /// Add the Space at an address, or ask one anew that is there already.
+    Add(Add),
+    /// Forget a Space, and its token. The Space itself goes on.
+    Remove(Remove),
+    /// Give a Space another name.
+    Rename(Rename),
+    /// Ask a Space how it is, and what it cannot do.
+    Status(Status),
+}
+
+/// Its token is never an argument, which every process could read.
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    /// Where it is: `host`, `host:port`, or a URL.
+    pub(crate) url: String,
+    /// What to call it. Without it: its host name.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// A service it has.
+    #[arg(long)]
+    pub(crate) service: Option<String>,
+    /// Read its token from this file, which only you may be able to read. Without it:
+    /// `SPACEPORT_TOKEN`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Read its token from stdin.
+    #[arg(long, conflicts_with = "token_file")]
+    pub(crate) token_stdin: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// The Space, by name or id.
+    pub(crate) name: String,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rename {
+    /// The Space, by name or id.
+    pub(crate) name: String,
+    /// Its new name; an empty one gives it back the first.
+    pub(crate) new: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The Space, by name or id.
+    pub(crate) name: String,
+}
+
+/// List the windows of a Space.
+#[derive(Debug, Args)]
+pub(crate) struct Windows {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// Those of this app only.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: Option<String>,
+}
+
+/// Open a stream of a Space and say every way in; or close one.
+#[derive(Debug, Args)]
+pub(crate) struct Stream {
+    #[command(flatten)]
+    pub(crate) what: What,
+    /// Close this one instead.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["target", "fps", "ttl"])]
+    pub(crate) close: Option<String>,
+}
+
+/// Look at a Space in a browser.
+#[derive(Debug, Args)]
+pub(crate) struct Open {
+    #[command(flatten)]
+    pub(crate) what: What,
+}
+
+/// What to stream, and how.
+#[derive(Debug, Args)]
+pub(crate) struct What {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// Stream this window, as `spaceport windows` names it.
+    #[arg(long, value_name = "ID", group = "target")]
+    pub(crate) window: Option<String>,
+    /// Stream the largest window of this app.
+    #[arg(long, value_name = "NAME", group = "target")]
+    pub(crate) app: Option<String>,
+    /// Stream this display. Without it: the primary one.
+    #[arg(long, value_name = "ID", group = "target")]
+    pub(crate) display: Option<String>,
+    /// Frames per second at most. Without it: 30.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=240))]
+    pub(crate) fps: Option<u32>,
+    /// How many seconds its ticket lets viewers in, 600 at most. Without it: 60.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) ttl: Option<u32>,
+}
+
+impl What {
+    pub(crate) fn watch(self) -> Watch {
+        Watch {
+            space: self.space,
+            window_id: self.window,
+            app_name: self.app,
+            display: self.display,
+            max_fps: self.fps.unwrap_or_default(),
+            ticket_ttl: self.ttl.unwrap_or_default(),
+        }
+    }
+}

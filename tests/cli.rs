@@ -1,0 +1,369 @@
+//! The `spaceport` command's client verbs, run as people, scripts and agents run them.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spaceport_testkit::Xvfb;
+use spaceport_tests::{Folder, Gateway, Socket, TOKEN, Via, Window, binary, wait_until};
+use spaceport_types::Size;
+
+/// A user with a registry of their own.
+struct User(Folder);
+
+#[derive(Debug)]
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl User {
+    fn new() -> Self {
+        Self(Folder::new("cli"))
+    }
+
+    /// Without a terminal, as everything here: what is printed is what a pipe gets.
+    fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, "", &[])
+    }
+
+    fn run_with(&self, arguments: &[&str], stdin: &str, environment: &[(&str, &str)]) -> Ran {
+        let mut command = Command::new(binary());
+        command.args(arguments);
+        self.finish(command, stdin, environment)
+    }
+
+    fn finish(&self, mut command: Command, stdin: &str, environment: &[(&str, &str)]) -> Ran {
+        command
+            .env_remove("SPACEPORT_TOKEN")
+            .env_remove("NO_COLOR")
+            .env_remove("DISPLAY")
+            .env_remove("WAYLAND_DISPLAY")
+            .env("SPACEPORT_CONFIG_DIR", self.0.path())
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // One that does not read has ended, which is not what is tested by this.
+        drop(child.stdin.take().unwrap().write_all(stdin.as_bytes()));
+        let output = child.wait_with_output().unwrap();
+        Ran {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The same at a terminal: what is printed on stderr is among what is printed on stdout.
+    fn run_at_a_terminal(
+        &self,
+        arguments: &[&str],
+        typed: &str,
+        environment: &[(&str, &str)],
+    ) -> Ran {
+        let line = format!("{} {}", binary().display(), arguments.join(" "));
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        self.finish(command, typed, &[&[("TERM", "xterm")], environment].concat())
+    }
+
+    fn add(&self, gateway: &Gateway, name: &str) -> Value {
+        let url = gateway.http().to_string();
+        let added = ["spaces", "add", &url, "--name", name, "--token-stdin", "--json"];
+        self.run_with(&added, TOKEN, &[]).data()
+    }
+}
+
+impl Ran {
+    /// What was printed as data, by a run that went well and had nothing else to say.
+    fn data(&self) -> Value {
+        assert_eq!((self.code, &*self.stderr), (0, ""), "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
+    /// The error that an agent gets.
+    fn envelope(&self) -> Value {
+        assert_eq!(self.stdout, "", "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        let mut envelope: Value = serde_json::from_str(&self.stderr).unwrap();
+        envelope["error"].take()
+    }
+
+    fn rows(&self) -> Vec<Vec<&str>> {
+        self.stdout.lines().map(|line| line.split_whitespace().collect()).collect()
+    }
+}
+
+#[test]
+fn spaces_are_added_listed_renamed_examined_and_removed() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    let none = user.run(&["spaces"]);
+    assert_eq!((none.code, &*none.stdout), (0, ""));
+    assert!(none.stderr.contains("spaceport spaces add"), "{none:?}");
+    assert_eq!(user.run(&["spaces", "--json"]).data(), json!([]));
+
+    let id = format!("direct:{}", gateway.http());
+    let added = user.add(&gateway, "my box");
+    assert_eq!((&added["id"], &added["name"]), (&json!(id), &json!("my box")));
+    assert_eq!(user.run(&["spaces", "list", "--json"]).data(), json!([added]));
+    let listed = user.run(&["spaces"]);
+    let lines: Vec<_> = listed.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{listed:?}");
+    // Aligned, and no colour in a pipe.
+    assert_eq!(lines[0].find("ID"), lines[1].find("direct:"), "{listed:?}");
+    assert!(!listed.stdout.contains('\u{1b}'), "{listed:?}");
+
+    let renamed = user.run(&["spaces", "rename", "my box", "desk", "--json"]).data();
+    assert_eq!(renamed["display_name"], "desk");
+    let status = user.run(&["spaces", "status", "desk", "--json"]).data();
+    assert_eq!(
+        (&status["power_state"], &status["display_name"]),
+        (&json!("running"), &json!("desk"))
+    );
+    assert!(status["features"].as_array().unwrap().contains(&json!("desktop_stream")));
+    let told = user.run(&["spaces", "status", "desk"]);
+    assert!(told.stdout.contains("CANNOT") && told.stdout.contains("desktop_stream"), "{told:?}");
+
+    let kept = user.run(&["spaces", "remove", "desk", "--agent"]);
+    let error = kept.envelope();
+    assert_eq!((kept.code, &error["code"]), (2, &json!("CONFIRMATION_REQUIRED")), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("--yes"), "{error}");
+    // Without a terminal nobody can be asked, either.
+    let kept = user.run_with(&["spaces", "remove", "desk"], "y\n", &[]);
+    assert_eq!(kept.code, 2, "{kept:?}");
+    assert_eq!(user.run(&["spaces", "remove", "desk", "--yes", "--json"]).data()["id"], json!(id));
+    assert_eq!(user.run(&["spaces", "--json"]).data(), json!([]));
+}
+
+#[test]
+fn a_person_at_a_terminal_is_asked() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    let added = user.add(&gateway, "box");
+    let kept = user.run_at_a_terminal(&["spaces", "remove", "box"], "n\n", &[]);
+    assert_eq!(kept.code, 130, "{kept:?}");
+    assert!(kept.stdout.contains("Remove `box`"), "{kept:?}");
+    assert!(kept.stdout.contains("\u{1b}["), "no colour on a terminal: {kept:?}");
+    let plain = user.run_at_a_terminal(&["spaces"], "", &[("NO_COLOR", "1")]);
+    assert!(plain.stdout.contains("box") && !plain.stdout.contains('\u{1b}'), "{plain:?}");
+
+    let kept = user.run_at_a_terminal(&["spaces", "remove", "box", "--agent"], "y\n", &[]);
+    assert!(
+        kept.code == 2 && !kept.stdout.contains("Remove `box`"),
+        "an agent was asked: {kept:?}"
+    );
+    assert_eq!(user.run(&["spaces", "--json"]).data(), json!([added]));
+    let removed = user.run_at_a_terminal(&["spaces", "remove", "box"], "y\n", &[]);
+    assert_eq!(removed.code, 0, "{removed:?}");
+    assert_eq!(user.run(&["spaces", "--json"]).data(), json!([]));
+}
+
+#[test]
+fn a_browser_is_given_a_ticket_that_no_list_of_processes_shows() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    user.add(&gateway, "box");
+    // In the place of a desktop's: it says what it was started with, and where that led.
+    let (opener, said) = (user.0.path().join("xdg-open"), user.0.path().join("said"));
+    let script = "\
+#!/usr/bin/env python3
+import http.client, os, signal, sys, urllib.parse
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+url = urllib.parse.urlsplit(sys.argv[1])
+asked = http.client.HTTPConnection(url.netloc)
+asked.request('GET', url.path)
+with open(os.environ['SAID'] + '.partial', 'w') as said:
+    print(sys.argv[1], asked.getresponse().getheader('location'), file=said)
+os.rename(os.environ['SAID'] + '.partial', os.environ['SAID'])
+";
+    fs::write(&opener, script).unwrap();
+    fs::set_permissions(&opener, fs::Permissions::from_mode(0o700)).unwrap();
+    let path =
+        format!("{}:{}", user.0.path().display(), std::env::var_os("PATH").unwrap().display());
+    let environment = [("PATH", &*path), ("SAID", said.to_str().unwrap()), ("DISPLAY", ":nowhere")];
+    let opened = user.run_at_a_terminal(&["open", "box"], "", &environment);
+    assert_eq!(opened.code, 0, "{opened:?}");
+    wait_until("the opener said something", Duration::from_secs(30), || said.exists());
+    let said = fs::read_to_string(said).unwrap();
+    let (argument, led_to) = said.trim().split_once(' ').unwrap();
+    assert!(argument.starts_with("http://127.0.0.1:") && !argument.contains("ticket"), "{said}");
+    assert!(opened.stdout.contains(led_to), "{said} and {opened:?}");
+    assert!(led_to.contains("/viewer/#ticket="), "{said}");
+}
+
+#[test]
+fn a_token_comes_from_where_nobody_else_sees_it() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    let url = gateway.http().to_string();
+    let by_environment =
+        user.run_with(&["spaces", "add", &url, "--json"], "", &[("SPACEPORT_TOKEN", TOKEN)]);
+    assert_eq!(by_environment.data()["id"], json!(format!("direct:{url}")));
+
+    let file = user.0.path().join("token");
+    fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let shown = user.run(&["spaces", "add", &url, "--token-file", file, "--agent"]);
+    assert_eq!((shown.code, &shown.envelope()["code"]), (3, &json!("PERMISSION_DENIED")));
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    user.run(&["spaces", "add", &url, "--token-file", file, "--json"]).data();
+
+    let none = user.run(&["spaces", "add", &url, "--token-stdin", "--agent"]);
+    assert_eq!((none.code, &none.envelope()["code"]), (2, &json!("INVALID_ARGUMENT")));
+    let wrong = user.run_with(&["spaces", "add", &url, "--token-stdin", "--agent"], "wrong", &[]);
+    assert_eq!((wrong.code, &wrong.envelope()["kind"]), (3, &json!("unauthenticated")));
+    // There is no flag for it.
+    let flag = user.run(&["spaces", "add", &url, "--token", TOKEN, "--agent"]);
+    assert_eq!((flag.code, &flag.envelope()["code"]), (2, &json!("INVALID_ARGUMENT")));
+}
+
+#[tokio::test]
+async fn windows_are_listed_streamed_and_looked_at() {
+    let server = Xvfb::start(Size::new(800, 600)).unwrap();
+    let _small = Window::open(server.display(), "Find\u{202e}", "Editor", (20, 30), (90, 60));
+    let _large = Window::open(server.display(), "Notes", "Editor", (120, 90), (333, 201));
+    let gateway = Gateway::with_display(server.display());
+    let user = User::new();
+    user.add(&gateway, "box");
+
+    let windows = user.run(&["windows", "box", "--json"]).data();
+    assert_eq!(windows.as_array().unwrap().len(), 2, "{windows}");
+    let largest = windows[0]["window_id"].as_str().unwrap();
+    let told = user.run(&["windows", "box", "--app", "editor"]);
+    let rows = told.rows();
+    assert_eq!(rows[0], ["WINDOW", "APP", "SIZE", "AT", "FOCUSED", "TITLE"]);
+    assert_eq!(rows[1][..3], [largest, "Editor", "333x201"], "{told:?}");
+    assert!(!told.stdout.contains('\u{202e}'), "a title turns the line around: {told:?}");
+    assert!(told.stderr.contains("spaceport open box --window"), "{told:?}");
+    assert_eq!(user.run(&["windows", "box", "--app", "Browser", "--json"]).data(), json!([]));
+
+    let asked = ["stream", "box", "--window", largest, "--fps", "10", "--ttl", "30", "--json"];
+    let endpoint = user.run(&asked).data();
+    assert_eq!(endpoint["frame_size"], json!([333, 201]), "{endpoint}");
+    let at = format!("ws://{}", gateway.http());
+    let path = endpoint["ws_url"].as_str().unwrap().strip_prefix(&at).unwrap();
+    let mut socket = Socket::open(gateway.http(), path, Via::Query, None).await.unwrap();
+    assert_eq!(socket.packet().await.0["width_px"], 333);
+    let id = endpoint["media_session_id"].as_str().unwrap();
+    let closed = user.run(&["stream", "box", "--close", id, "--json"]).data();
+    assert_eq!(closed, json!({ "space": "box", "closed": id }));
+    assert_eq!(socket.closed().await.0, 4404);
+    let again = user.run(&["stream", "box", "--close", id, "--agent"]);
+    assert_eq!((again.code, &again.envelope()["code"]), (5, &json!("NOT_FOUND")));
+
+    let told = user.run(&["stream", "box", "--app", "Editor"]);
+    for way in ["viewer", "socket", "WHEP", "QUIC", "ws://", "/whep", "#ticket="] {
+        assert!(told.stdout.contains(way), "{way} in {told:?}");
+    }
+    let opened = user.run(&["open", "box"]);
+    let page = format!("http://{}/viewer/#ticket=", gateway.http());
+    assert!(opened.code == 0 && opened.stdout.starts_with(&page), "{opened:?}");
+    let opened = user.run(&["open", "box", "--json"]).data();
+    assert!(opened["viewer_url"].as_str().unwrap().starts_with(&page), "{opened}");
+
+    let missing = user.run(&["stream", "box", "--app", "Browser"]);
+    assert_eq!((missing.code, &*missing.stdout), (5, ""));
+    assert!(missing.stderr.contains("error: no window of `Browser`\n"), "{missing:?}");
+    assert!(missing.stderr.contains("hint: There are windows of: Editor"), "{missing:?}");
+}
+
+#[test]
+fn an_error_has_one_envelope_and_its_own_exit_code() {
+    let user = User::new();
+    for (arguments, code, exit) in [
+        (&["windows", "nowhere"][..], "NOT_FOUND", 5),
+        (&["spaces", "add", "ws://box"], "INVALID_ARGUMENT", 2),
+        (&["spaces", "add", "127.0.0.1:1"], "SPACESD_NOT_AVAILABLE", 4),
+        // What clap has to say.
+        (&["windows"], "INVALID_ARGUMENT", 2),
+        (&["widnows", "box"], "INVALID_ARGUMENT", 2),
+        (&["windows", "box", "--colour"], "INVALID_ARGUMENT", 2),
+        (&["stream", "box", "--fps", "many"], "INVALID_ARGUMENT", 2),
+        (&["stream", "box", "--window", "w1", "--app", "x"], "INVALID_ARGUMENT", 2),
+        (&["stream", "box", "--close", "m1", "--app", "x"], "INVALID_ARGUMENT", 2),
+        (&[], "INVALID_ARGUMENT", 2),
+    ] {
+        let with = |flag| [arguments, &[flag]].concat();
+        let ran = user.run(&with("--agent"));
+        let error = ran.envelope();
+        assert_eq!((ran.code, &error["code"]), (exit, &json!(code)), "{arguments:?}: {error}");
+        assert_eq!(error["kind"].as_str().unwrap().to_uppercase(), code);
+        for field in ["message", "hint", "retryable", "retry", "disposition", "title"] {
+            assert!(!error[field].is_null(), "no `{field}` in {error}");
+        }
+        assert!(!error["message"].as_str().unwrap().contains('\n'), "{error}");
+
+        // `--json` says the same on stdout, and words say it on stderr.
+        let ran = user.run(&with("--json"));
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!((ran.code, &report["error"]["message"]), (exit, &error["message"]));
+        let ran = user.run(arguments);
+        assert_eq!((ran.code, &*ran.stdout), (exit, ""), "{ran:?}");
+        assert!(arguments.is_empty() || ran.stderr.starts_with("error: "), "{ran:?}");
+    }
+    let near = user.run(&["widnows", "box", "--agent"]).envelope();
+    assert!(near["hint"].as_str().unwrap().contains("`windows`"), "{near}");
+    let help = user.run(&["windows", "--help", "--agent"]);
+    assert!(help.code == 0 && help.stdout.contains("Usage:"), "{help:?}");
+}
+
+#[test]
+fn every_kind_of_error_is_explained() {
+    let user = User::new();
+    let kinds = user.run(&["errors", "--json"]).data();
+    let kinds = kinds.as_array().unwrap();
+    assert_eq!(user.run(&["errors"]).rows().len(), kinds.len() + 1);
+    for kind in kinds {
+        let code = kind["code"].as_str().unwrap();
+        assert_eq!(&user.run(&["errors", code, "--json"]).data(), kind);
+    }
+    let told = user.run(&["errors", "not_found"]);
+    assert!(told.stdout.contains("exit code") && told.stdout.contains("404"), "{told:?}");
+    assert_eq!(user.run(&["errors", "sunspots"]).code, 5);
+}
+
+#[test]
+fn a_registry_cut_in_half_is_said_and_left_as_it_is() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    user.add(&gateway, "box");
+    let file = user.0.path().join("spaces.json");
+    let whole = fs::read(&file).unwrap();
+    let half = &whole[..whole.len() / 2];
+    fs::write(&file, half).unwrap();
+    for arguments in [
+        &["spaces"][..],
+        &["windows", "box"],
+        &["spaces", "remove", "box", "--yes"],
+        &["spaces", "add", &gateway.http().to_string()],
+    ] {
+        let ran =
+            user.run_with(&[arguments, &["--agent"]].concat(), "", &[("SPACEPORT_TOKEN", TOKEN)]);
+        let error = ran.envelope();
+        assert_eq!((ran.code, &error["code"]), (4, &json!("JSON")), "{arguments:?}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("spaces.json"), "{error}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), half);
+}
+
+/// Every verb has its place in `docs/cli.md`, and nothing else has.
+#[test]
+fn the_documentation_has_every_verb_and_no_other() {
+    let user = User::new();
+    let help = user.run(&["--help"]).stdout;
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let mut verbs: Vec<_> =
+        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    verbs.retain(|verb| *verb != "help");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let text = fs::read_to_string(root.join("docs/cli.md")).unwrap();
+    let documented: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix("## spaceport ")).collect();
+    assert_eq!(documented, verbs);
+}
