@@ -66,6 +66,11 @@ impl Script {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in `{line}`"))
     }
 
+    /// Tells it something, as a line of JSON.
+    pub fn tell(&mut self, what: &Value) {
+        writeln!(self.input, "{what}").unwrap();
+    }
+
     /// Tells it to go on.
     pub fn go_on(&mut self) {
         self.input.write_all(b"\n").unwrap();

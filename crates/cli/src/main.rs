@@ -4,6 +4,7 @@ mod args;
 mod client;
 mod doctor;
 mod errors;
+mod mcp;
 mod render;
 mod serve;
 mod teleport;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Verb::Stream(stream) => client::stream::run(stream, json, agent),
         Verb::Open(open) => client::open::run(open, json, agent),
         Verb::Errors(errors) => errors::run(&errors, json),
+        Verb::Mcp => mcp::run(),
     };
     match done {
         Ok(code) => code,

@@ -1,0 +1,230 @@
+//! What each tool takes. The schemas that agents get are made from these types.
+
+use rmcp::model::JsonObject;
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use spaceport_spaces::verbs::{Add, Watch};
+use spaceport_types::{Error, Issue, Kind, Redacted, Result};
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct AddSpace {
+    /// Where it is: `host`, `host:port`, or a URL such as `http://10.0.0.7:3211`.
+    url: String,
+    /// What opens it, where it needs anything.
+    token: Option<String>,
+    /// What to call it. Left out: its host name.
+    name: Option<String>,
+    /// A service it has.
+    service: Option<String>,
+}
+
+impl AddSpace {
+    pub(crate) fn add(self) -> Add {
+        let Self { url, token, name, service } = self;
+        let token = token.filter(|token| !token.is_empty()).map(Redacted::new);
+        Add { url, token, name, service }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Nothing {}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct OfSpace {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct RenameSpace {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// Its new name. An empty one gives it back the name it was added with.
+    pub(crate) name: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ListWindows {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// Those of this app only, by its name or a part of it.
+    pub(crate) app_name: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StreamAny {
+    /// The Space, by name or id.
+    space: String,
+    /// A window, by its `window_id` in `list_space_windows`. Wins over `app_name` and `display`.
+    window_id: Option<String>,
+    /// The largest window of this app. Wins over `display`.
+    app_name: Option<String>,
+    /// A display. Left out, with no window named: the primary one.
+    display: Option<String>,
+    /// Frames per second at most.
+    #[schemars(extend("default" = 30))]
+    max_fps: Option<u32>,
+    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600.
+    #[schemars(extend("default" = 60))]
+    ticket_ttl: Option<u32>,
+}
+
+impl StreamAny {
+    pub(crate) fn watch(self) -> Watch {
+        Watch {
+            space: self.space,
+            window_id: self.window_id,
+            app_name: self.app_name,
+            display: self.display,
+            max_fps: self.max_fps.unwrap_or_default(),
+            ticket_ttl: self.ticket_ttl.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StreamWindow {
+    /// The Space, by name or id.
+    space: String,
+    /// The window, by its `window_id` in `list_space_windows`. Wins over `app_name`.
+    window_id: Option<String>,
+    /// The largest window of this app.
+    app_name: Option<String>,
+    /// Frames per second at most.
+    #[schemars(extend("default" = 30))]
+    max_fps: Option<u32>,
+    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600.
+    #[schemars(extend("default" = 60))]
+    ticket_ttl: Option<u32>,
+}
+
+impl StreamWindow {
+    pub(crate) fn watch(self) -> Result<Watch> {
+        let given = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());
+        if !given(&self.window_id) && !given(&self.app_name) {
+            return Err(Error::new(Kind::InvalidArgument, "no window is named")
+                .issue(Issue {
+                    path: "window_id".to_owned(),
+                    constraint: "required".into(),
+                    limit: None,
+                })
+                .hint("Give a `window_id` from `list_space_windows`, or an `app_name`"));
+        }
+        Ok(Watch {
+            space: self.space,
+            window_id: self.window_id,
+            app_name: self.app_name,
+            display: None,
+            max_fps: self.max_fps.unwrap_or_default(),
+            ticket_ttl: self.ticket_ttl.unwrap_or_default(),
+        })
+    }
+}
+
+/// Reads the arguments of a call. What the schema does not know is ignored.
+///
+/// The errors name the argument and what it must be; never its value, which may be a secret.
+pub(crate) fn read<P: DeserializeOwned>(arguments: JsonObject, schema: &JsonObject) -> Result<P> {
+    let wrong = |message: String, path: &str, constraint: &'static str, limit: Option<String>| {
+        let issue = Issue { path: path.to_owned(), constraint: constraint.into(), limit };
+        Error::new(Kind::InvalidArgument, message).issue(issue)
+    };
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    for name in required.filter_map(Value::as_str) {
+        if arguments.get(name).is_none_or(Value::is_null) {
+            return Err(wrong(format!("`{name}` is missing"), name, "required", None));
+        }
+    }
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flatten() {
+        let Some(value) = arguments.get(name).filter(|value| !value.is_null()) else { continue };
+        let wanted = kind_of_property(property);
+        let fits = match wanted {
+            "string" => value.is_string(),
+            "integer" => value.is_i64() || value.is_u64(),
+            _ => true,
+        };
+        if !fits {
+            let message =
+                format!("`{name}` must be {}, and is {}", article(wanted), kind_of(value));
+            return Err(wrong(message, name, "type", Some(wanted.to_owned())));
+        }
+        if wanted == "integer" && value.as_u64().is_none_or(|value| value > u64::from(u32::MAX)) {
+            let bounds = format!("0..={}", u32::MAX);
+            let message = format!("`{name}` is {value}, and must be from 0 to {}", u32::MAX);
+            return Err(wrong(message, name, "range", Some(bounds)));
+        }
+    }
+    // The schema is made from the type: what has passed it is of the type.
+    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
+        Error::new(Kind::Internal, "the arguments fit the schema and not the tool").source(error)
+    })
+}
+
+/// `string` of `{"type": ["string", "null"]}`.
+fn kind_of_property(property: &Value) -> &str {
+    match property.get("type") {
+        Some(Value::String(kind)) => kind,
+        Some(Value::Array(kinds)) => {
+            kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null").unwrap_or_default()
+        }
+        _ => "",
+    }
+}
+
+fn article(kind: &str) -> &'static str {
+    if kind == "integer" { "an integer" } else { "a string" }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::handler::server::common::schema_for_input;
+    use serde_json::json;
+
+    use super::*;
+
+    fn watch(arguments: Value) -> Result<Watch> {
+        let schema = schema_for_input::<StreamAny>().unwrap();
+        let Value::Object(arguments) = arguments else { panic!("no object") };
+        read::<StreamAny>(arguments, &schema).map(StreamAny::watch)
+    }
+
+    #[test]
+    fn what_is_not_known_is_ignored_and_what_is_null_is_left_out() {
+        let watch = watch(json!({ "space": "box", "window_id": null, "colour": "red" })).unwrap();
+        assert_eq!((&*watch.space, watch.window_id, watch.max_fps), ("box", None, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        for (arguments, path, constraint) in [
+            (json!({}), "space", "required"),
+            (json!({ "space": null }), "space", "required"),
+            (json!({ "space": 7 }), "space", "type"),
+            (json!({ "space": "box", "app_name": ["x"] }), "app_name", "type"),
+            (json!({ "space": "box", "max_fps": "30" }), "max_fps", "type"),
+            (json!({ "space": "box", "max_fps": 1.5 }), "max_fps", "type"),
+            (json!({ "space": "box", "max_fps": -1 }), "max_fps", "range"),
+            (json!({ "space": "box", "ticket_ttl": 1_u64 << 40 }), "ticket_ttl", "range"),
+            (json!({ "space": "box", "ticket_ttl": u64::MAX }), "ticket_ttl", "range"),
+        ] {
+            let report = watch(arguments.clone()).unwrap_err().report();
+            assert_eq!(report.kind, Kind::InvalidArgument, "{arguments}");
+            let issue = &report.issues[0];
+            assert_eq!((&*issue.path, &*issue.constraint), (path, constraint), "{arguments}");
+        }
+    }
+}

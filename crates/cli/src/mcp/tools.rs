@@ -1,0 +1,191 @@
+//! Which tools there are: name, words, effect, parameters, and the verb behind each.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use rmcp::handler::server::common::schema_for_input;
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use rmcp::schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use spaceport_spaces::Spaces;
+use spaceport_types::{Error, Kind, Result};
+
+use super::parameters::{
+    AddSpace, ListWindows, Nothing, OfSpace, RenameSpace, StreamAny, StreamWindow, read,
+};
+use crate::client::now;
+
+/// The value as JSON, printed for people who read along.
+type Done = Pin<Box<dyn Future<Output = Result<String>> + Send>>;
+
+/// All of them.
+pub(crate) struct Tools(Vec<Entry>);
+
+/// One tool, and what runs when it is called.
+pub(crate) struct Entry {
+    tool: Tool,
+    run: Box<dyn Fn(Spaces, JsonObject) -> Done + Send + Sync>,
+}
+
+/// What a call can do, for an agent's host that decides which to ask its person about.
+#[derive(Clone, Copy)]
+enum Effect {
+    /// It reads.
+    Reads,
+    /// It adds something, or changes what can be changed back.
+    Changes,
+    /// What it takes away does not come back by itself.
+    Destroys,
+}
+
+/// How far a call reaches.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// This user's own list.
+    List,
+    /// A Space.
+    Space,
+}
+
+/// What somebody is given to look at a Space with.
+#[derive(Serialize)]
+struct ViewerPage {
+    space: String,
+    media_session_id: String,
+    viewer_url: String,
+    ticket_expires_at: String,
+}
+
+impl Tools {
+    pub(crate) fn all() -> Self {
+        use Effect::{Changes, Destroys, Reads};
+        Self(vec![
+            entry(
+                "list_spaces",
+                (Reads, Reach::List),
+                "List the Spaces that were added, with what was known of each when it was last \
+                 asked. Asks none of them.",
+                |spaces, Nothing {}| async move { spaces.list() },
+            ),
+            entry(
+                "add_space",
+                (Changes, Reach::Space),
+                "Add a Space by its address and token, and say what it is. One that is there \
+                 already is asked anew.",
+                |spaces, it: AddSpace| async move { spaces.add(it.add(), now()).await },
+            ),
+            entry(
+                "rename_space",
+                (Changes, Reach::List),
+                "Give a Space another name in this list.",
+                |spaces, it: RenameSpace| async move { spaces.rename(&it.space, &it.name) },
+            ),
+            entry(
+                "remove_space",
+                (Destroys, Reach::List),
+                "Forget a Space and its token. The Space itself goes on, and can be added again \
+                 with its token.",
+                |spaces, it: OfSpace| async move { spaces.remove(&it.space) },
+            ),
+            entry(
+                "stream_status",
+                (Reads, Reach::Space),
+                "Ask a Space how it is now: what it can stream and do, and why it cannot do the \
+                 rest.",
+                |spaces, it: OfSpace| async move { spaces.status(&it.space).await },
+            ),
+            entry(
+                "list_space_windows",
+                (Reads, Reach::Space),
+                "List the windows on a Space's desktop, front to back.",
+                |spaces, it: ListWindows| async move {
+                    spaces.windows(&it.space, it.app_name.as_deref()).await
+                },
+            ),
+            entry(
+                "stream_endpoint",
+                (Changes, Reach::Space),
+                "Open a live stream of a Space's desktop or of one window, and answer every way \
+                 in: media socket, WHEP, QUIC and viewer page. Connect while the ticket lets you \
+                 in; who is in stays in.",
+                |spaces, it: StreamAny| async move { spaces.stream_endpoint(it.watch()).await },
+            ),
+            entry(
+                "stream_space_window",
+                (Changes, Reach::Space),
+                "Open a live stream of one window of a Space, and answer every way in, as \
+                 `stream_endpoint` does.",
+                |spaces, it: StreamWindow| async move { spaces.stream_endpoint(it.watch()?).await },
+            ),
+            entry(
+                "open_space_viewer",
+                (Changes, Reach::Space),
+                "Open a live stream for a person, and answer the address of the page that shows \
+                 it. Give it to them at once: it lets one in until `ticket_expires_at`.",
+                |spaces, it: StreamAny| async move {
+                    let opened = spaces.stream_endpoint(it.watch()).await?;
+                    Ok(ViewerPage {
+                        space: opened.space,
+                        media_session_id: opened.media_session_id,
+                        viewer_url: opened.viewer_url,
+                        ticket_expires_at: opened.ticket_expires_at,
+                    })
+                },
+            ),
+        ])
+    }
+
+    pub(crate) fn list(&self) -> Vec<Tool> {
+        self.0.iter().map(|entry| entry.tool.clone()).collect()
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.tool.name == name)
+    }
+}
+
+impl Entry {
+    pub(crate) fn call(&self, spaces: Spaces, arguments: JsonObject) -> Done {
+        (self.run)(spaces, arguments)
+    }
+}
+
+fn entry<P, T, W>(
+    name: &'static str,
+    (effect, reach): (Effect, Reach),
+    description: &'static str,
+    verb: fn(Spaces, P) -> W,
+) -> Entry
+where
+    P: DeserializeOwned + JsonSchema + Send + 'static,
+    T: Serialize,
+    W: Future<Output = Result<T>> + Send + 'static,
+{
+    // The type is a struct, whose schema is an object's; without one, every call is refused.
+    let mut schema = schema_for_input::<P>().unwrap_or_default();
+    // Some hosts take an object without this for none.
+    Arc::make_mut(&mut schema).entry("properties").or_insert_with(|| json!({}));
+    let annotations = ToolAnnotations::from_raw(
+        None,
+        Some(matches!(effect, Effect::Reads)),
+        Some(matches!(effect, Effect::Destroys)),
+        Some(true),
+        Some(matches!(reach, Reach::Space)),
+    );
+    let tool = Tool::new(name, description, Arc::clone(&schema)).with_annotations(annotations);
+    let run = move |spaces, arguments| -> Done {
+        let schema = Arc::clone(&schema);
+        Box::pin(async move {
+            let done = match read(arguments, &schema) {
+                Ok(parameters) => verb(spaces, parameters).await,
+                Err(error) => Err(error),
+            };
+            serde_json::to_string_pretty(&done.map_err(|error| error.operation(name))?)
+                .map_err(|error| Error::new(Kind::Internal, "the result is no JSON").source(error))
+        })
+    };
+    Entry { tool, run: Box::new(run) }
+}

@@ -1,0 +1,316 @@
+//! `spaceport mcp` as agents use it: through the official SDK, and byte by byte where that is too
+//! polite.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use spaceport_testkit::Xvfb;
+use spaceport_tests::{Folder, Gateway, Request, Script, Socket, TOKEN, Via, Window, binary};
+use spaceport_types::Size;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// An agent, and the registry of the user it works for.
+struct Agent {
+    script: Script,
+    started: Value,
+    _folder: Folder,
+}
+
+impl Agent {
+    fn new(lifecycle: &str) -> Self {
+        let python = root().join("target/venv-mcp/bin/python");
+        assert!(
+            python.exists(),
+            "install the SDK first: python3 -m venv target/venv-mcp && \
+             target/venv-mcp/bin/pip install -r tests/e2e/requirements-mcp.txt"
+        );
+        let folder = Folder::new("mcp");
+        let mut command = Command::new(python);
+        command.arg(root().join("tests/e2e/mcp_agent.py")).arg(binary()).arg(folder.path());
+        command.arg(lifecycle);
+        let mut script = Script::spawn(command);
+        let started = script.hear();
+        Self { script, started, _folder: folder }
+    }
+
+    fn ask(&mut self, what: &Value) -> Value {
+        self.script.tell(what);
+        self.script.hear()
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.ask(&json!({ "do": "call", "tool": tool, "arguments": arguments }))
+    }
+
+    /// The value of a call that succeeds, in the one shape that has.
+    fn get(&mut self, tool: &str, arguments: Value) -> Value {
+        let result = self.call(tool, arguments);
+        assert_eq!(result["isError"], false, "{result}");
+        assert!(result.get("structuredContent").is_none(), "{result}");
+        assert_eq!(result["content"].as_array().unwrap().len(), 1, "{result}");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        let flat = matches!(text, "[]" | "{}");
+        assert!(flat || text.starts_with(['{', '[']) && text.contains("\n  "), "pretty: {text}");
+        value
+    }
+
+    /// The error of a call that fails, in the one shape that has.
+    fn fail(&mut self, tool: &str, arguments: Value) -> Value {
+        let result = self.call(tool, arguments);
+        assert_eq!(result["isError"], true, "{result}");
+        let error = result["structuredContent"]["error"].clone();
+        let text = format!("error: {}", error["message"].as_str().unwrap());
+        assert_eq!(result["content"], json!([{ "type": "text", "text": text }]));
+        assert_eq!(error["operation"], tool, "{error}");
+        error
+    }
+}
+
+#[test]
+fn the_tools_are_those_of_the_golden_file_and_of_the_documentation() {
+    let mut agent = Agent::new("initialize");
+    assert_eq!(agent.started["serverInfo"]["name"], "spaceport");
+    assert_eq!(agent.started["protocolVersion"], "2025-11-25");
+    let tools = agent.ask(&json!({ "do": "list" }))["tools"].take();
+    let golden = root().join("tests/mcp_tools.json");
+    let text = format!("{tools:#}\n");
+    if fs::read_to_string(&golden).unwrap_or_default() != text {
+        let now = root().join("target/mcp_tools.json");
+        fs::write(&now, text).unwrap();
+        panic!(
+            "the tools have changed; if that is meant, copy {} over {}",
+            now.display(),
+            golden.display()
+        );
+    }
+
+    let documented = fs::read_to_string(root().join("docs/mcp.md")).unwrap();
+    let rows = documented.lines().filter(|line| line.starts_with("| `"));
+    let rows: Vec<_> = rows.map(documented_tool).collect();
+    assert_eq!(rows, tools.as_array().unwrap().iter().map(listed_tool).collect::<Vec<_>>());
+}
+
+/// The name of a tool and its arguments, as its row of the documentation has them.
+fn documented_tool(row: &str) -> (String, Vec<String>) {
+    let mut cells = row.split(" | ").map(|cell| cell.replace(['|', '`', '\\', ' '], ""));
+    let (name, arguments) = (cells.next().unwrap(), cells.next().unwrap());
+    let arguments = arguments.split(',').filter(|it| !it.is_empty()).map(str::to_owned);
+    (name, sorted(arguments.collect()))
+}
+
+/// The same of the tool itself; `*` marks what has to be given.
+fn listed_tool(tool: &Value) -> (String, Vec<String>) {
+    let schema = &tool["inputSchema"];
+    let required: Vec<_> = schema["required"].as_array().into_iter().flatten().collect();
+    let mark = |name: &String| if required.contains(&&json!(name)) { "*" } else { "" };
+    let names = schema["properties"].as_object().unwrap().keys();
+    let arguments = names.map(|name| format!("{name}{}", mark(name)));
+    (tool["name"].as_str().unwrap().to_owned(), sorted(arguments.collect()))
+}
+
+#[tokio::test]
+async fn an_agent_adds_a_space_and_watches_its_windows() {
+    let server = Xvfb::start(Size::new(800, 600)).unwrap();
+    let _small = Window::open(server.display(), "Find", "Editor", (20, 30), (90, 60));
+    let _large = Window::open(server.display(), "Notes", "Editor", (120, 90), (333, 201));
+    let gateway = Gateway::with_display(server.display());
+    let mut agent = Agent::new("initialize");
+
+    assert_eq!(agent.get("list_spaces", json!({})), json!([]));
+    let url = format!("http://{}", gateway.http());
+    let added = agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    assert_eq!(added["id"], format!("direct:{}", gateway.http()));
+    assert_eq!(agent.get("list_spaces", json!({ "unknown": "ignored" })), json!([added]));
+
+    let windows = agent.get("list_space_windows", json!({ "space": "box", "app_name": "editor" }));
+    assert_eq!(windows.as_array().unwrap().len(), 2, "{windows}");
+    let notes = &windows[0];
+    let fields: Vec<_> = notes.as_object().unwrap().keys().map(String::as_str).collect();
+    let wanted = [
+        "app_id",
+        "app_name",
+        "available",
+        "bounds",
+        "epoch",
+        "focused",
+        "on_screen",
+        "pid",
+        "title",
+        "window_id",
+    ];
+    assert_eq!(sorted(fields), wanted);
+    assert_eq!(
+        (&notes["title"], &notes["bounds"]),
+        (&json!("Notes"), &json!([120.0, 90.0, 333.0, 201.0]))
+    );
+
+    let arguments = json!({ "space": "box", "window_id": notes["window_id"], "max_fps": 10 });
+    let endpoint = agent.get("stream_endpoint", arguments);
+    for field in [
+        "space",
+        "media_session_id",
+        "ws_url",
+        "ticket",
+        "ticket_expires_at",
+        "codec",
+        "wire_version",
+        "frame_size",
+        "needs_gateway_headers",
+        "whep_url",
+        "viewer_url",
+        "quic",
+    ] {
+        assert!(!endpoint[field].is_null(), "no `{field}` in {endpoint}");
+    }
+    assert_eq!(endpoint["frame_size"], json!([333, 201]));
+    assert_eq!((&endpoint["codec"], &endpoint["wire_version"]), (&json!("h264"), &json!(2)));
+    let at = format!("ws://{}", gateway.http());
+    let path = endpoint["ws_url"].as_str().unwrap().strip_prefix(&at).unwrap();
+    let mut socket = Socket::open(gateway.http(), path, Via::Query, None).await.unwrap();
+    let (header, frame) = socket.packet().await;
+    assert_eq!((&header["width_px"], &header["keyframe"]), (&json!(333), &json!(true)));
+    assert!(!frame.is_empty());
+
+    // The whole desktop, the largest window of an app, and a page for a person.
+    let desktop = agent.get("stream_endpoint", json!({ "space": "box" }));
+    assert_eq!(desktop["frame_size"], json!([800, 600]));
+    let window = agent.get("stream_space_window", json!({ "space": "box", "app_name": "Editor" }));
+    assert_eq!(window["frame_size"], json!([333, 201]));
+    let page = agent.get("open_space_viewer", json!({ "space": "box" }));
+    let viewer = page["viewer_url"].as_str().unwrap();
+    assert!(viewer.starts_with(&format!("{url}/viewer/#ticket=")), "{page}");
+
+    let renamed = agent.get("rename_space", json!({ "space": "box", "name": "desk" }));
+    assert_eq!(renamed["display_name"], "desk");
+    let status = agent.get("stream_status", json!({ "space": "desk" }));
+    assert!(status["features"].as_array().unwrap().contains(&json!("window_stream")), "{status}");
+    assert!(status["limitations"].is_array(), "{status}");
+    assert_eq!(agent.get("remove_space", json!({ "space": "desk" }))["id"], added["id"]);
+    assert_eq!(agent.get("list_spaces", json!({})), json!([]));
+}
+
+#[test]
+fn what_fails_says_why_in_one_shape() {
+    let gateway = Gateway::with_test_pattern();
+    let other = Gateway::with_test_pattern();
+    let mut agent = Agent::new("initialize");
+    let url = gateway.http().to_string();
+
+    let wrong = agent.fail("add_space", json!({ "url": url, "token": "wrong" }));
+    assert_eq!(wrong["kind"], "unauthenticated");
+    // The server's own token is for nobody's Space.
+    assert_eq!(agent.fail("add_space", json!({ "url": url }))["kind"], "unauthenticated");
+    let unknown = agent.fail("list_space_windows", json!({ "space": "nowhere" }));
+    assert_eq!((&unknown["kind"], &unknown["retryable"]), (&json!("not_found"), &json!(false)));
+    assert!(unknown["hint"].is_string(), "{unknown}");
+    let silent = agent.fail("add_space", json!({ "url": "127.0.0.1:1" }));
+    assert_eq!(
+        (&silent["kind"], &silent["retryable"]),
+        (&json!("spacesd_not_available"), &json!(true))
+    );
+
+    for url in [&url, &other.http().to_string()] {
+        agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    }
+    let ambiguous = agent.fail("stream_endpoint", json!({ "space": "box" }));
+    assert_eq!(ambiguous["kind"], "ambiguous_sandbox");
+    assert!(ambiguous["context"]["ids"].as_str().unwrap().contains(&url), "{ambiguous}");
+
+    let id = format!("direct:{url}");
+    for (tool, arguments, path) in [
+        ("stream_endpoint", json!({}), "space"),
+        ("stream_endpoint", json!({ "space": ["box"] }), "space"),
+        ("stream_endpoint", json!({ "space": id, "max_fps": "many" }), "max_fps"),
+        ("stream_endpoint", json!({ "space": id, "ticket_ttl": -1 }), "ticket_ttl"),
+        ("stream_space_window", json!({ "space": id }), "window_id"),
+        ("add_space", json!({ "url": url, "token": 12_345_678 }), "token"),
+    ] {
+        let error = agent.fail(tool, arguments);
+        assert_eq!(
+            (&error["kind"], &error["issues"][0]["path"]),
+            (&json!("invalid_argument"), &json!(path))
+        );
+        assert!(!error.to_string().contains("12345678"), "a token was repeated: {error}");
+    }
+    let gone = agent.fail("stream_endpoint", json!({ "space": id, "display": "nowhere" }));
+    assert_eq!(
+        (&gone["kind"], &gone["context"]["display"]),
+        (&json!("not_found"), &json!("nowhere"))
+    );
+
+    // What is no call of a tool is an error of the protocol.
+    assert_eq!(agent.call("teleport_everything", json!({}))["protocol_error"], -32602);
+    // A token is asked for, and never told.
+    let listed = agent.get("list_spaces", json!({}));
+    assert!(!listed.to_string().contains(TOKEN));
+}
+
+#[test]
+fn a_client_of_the_newest_protocol_needs_no_handshake() {
+    let gateway = Gateway::with_test_pattern();
+    let mut agent = Agent::new("discover");
+    assert_eq!(agent.started["protocolVersion"], "2026-07-28");
+    let url = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    let endpoint = agent.get("stream_endpoint", json!({ "space": "box" }));
+    assert_eq!(endpoint["frame_size"], json!([1280, 720]));
+    assert_eq!(agent.fail("stream_status", json!({ "space": "x" }))["kind"], "not_found");
+}
+
+#[test]
+fn a_rude_client_is_answered_and_does_not_end_the_conversation() {
+    let folder = Folder::new("mcp");
+    let mut command = Command::new(binary());
+    command.arg("mcp").env("SPACEPORT_CONFIG_DIR", folder.path());
+    let mut server = Script::spawn(command);
+    let mut ask = |id: u32, method: &str, params: Value| {
+        server.tell(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let answer = server.hear();
+        assert_eq!(answer["id"], id, "{answer}");
+        answer
+    };
+    let started = ask(
+        1,
+        "initialize",
+        json!({
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": "rude", "version": "0" },
+        }),
+    );
+    assert_eq!(started["result"]["protocolVersion"], "2025-06-18");
+    let code = |answer: &Value| answer["error"]["code"].clone();
+    assert_eq!(
+        code(&ask(2, "tools/call", json!({ "name": "list_spaces", "arguments": [] }))),
+        -32602
+    );
+    assert_eq!(code(&ask(3, "tools/call", json!({}))), -32602);
+    assert_eq!(code(&ask(4, "no/such/method", json!({}))), -32601);
+    assert_eq!(code(&ask(5, "tools/call", json!({ "name": "x".repeat(100_000) }))), -32602);
+    let listed = ask(6, "tools/call", json!({ "name": "list_spaces" }));
+    assert_eq!(listed["result"]["content"][0]["text"], "[]");
+    assert!(listed["result"].get("structuredContent").is_none());
+    // Nothing of a later protocol in answers of an earlier one.
+    assert!(listed["result"].get("resultType").is_none(), "{listed}");
+}
+
+#[test]
+fn a_gateway_has_no_tools_of_its_own() {
+    let gateway = Gateway::with_test_pattern();
+    for token in [TOKEN, "wrong"] {
+        let authorization = format!("Bearer {token}");
+        let headers = [("authorization", &*authorization), ("content-type", "application/json")];
+        let request = Request { method: "POST", path: "/mcp", headers: &headers, body: b"{}" };
+        assert_eq!(request.send(gateway.http()).unwrap().status, 404);
+    }
+}
+
+fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
+    list.sort();
+    list
+}
