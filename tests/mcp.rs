@@ -2,8 +2,9 @@
 //! polite.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
@@ -18,7 +19,8 @@ fn root() -> PathBuf {
 struct Agent {
     script: Script,
     started: Value,
-    _folder: Folder,
+    /// Their home, and where their Spaces are listed.
+    home: Folder,
 }
 
 impl Agent {
@@ -32,10 +34,10 @@ impl Agent {
         let folder = Folder::new("mcp");
         let mut command = Command::new(python);
         command.arg(root().join("tests/e2e/mcp_agent.py")).arg(binary()).arg(folder.path());
-        command.arg(lifecycle);
+        command.arg(lifecycle).env("HOME", folder.path());
         let mut script = Script::spawn(command);
         let started = script.hear();
-        Self { script, started, _folder: folder }
+        Self { script, started, home: folder }
     }
 
     fn ask(&mut self, what: &Value) -> Value {
@@ -249,6 +251,85 @@ fn what_fails_says_why_in_one_shape() {
     // A token is asked for, and never told.
     let listed = agent.get("list_spaces", json!({}));
     assert!(!listed.to_string().contains(TOKEN));
+}
+
+#[test]
+fn an_agent_moves_an_app_once_a_person_has_agreed() {
+    let gateway = Gateway::with_test_pattern();
+    let mut agent = Agent::new("initialize");
+    let home = agent.home.path().to_owned();
+    fs::create_dir(home.join(".claude")).unwrap();
+    for (path, text) in [
+        (".claude/.credentials.json", r#"{"claudeAiOauth":{}}"#),
+        (".claude/settings.json", r#"{"model":"x"}"#),
+        (".claude.json", "{}"),
+    ] {
+        fs::write(home.join(path), text).unwrap();
+    }
+    let url = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+
+    let asked = json!({ "app": "claude-code", "space": "box" });
+    let manifest = agent.get("teleport_manifest", asked);
+    for field in ["app", "display_name", "scope", "items", "total_estimated_bytes", "notes"] {
+        assert!(!manifest[field].is_null(), "no `{field}` in {manifest}");
+    }
+    let receiver = &manifest["receiver"];
+    assert!(receiver["supported"].is_boolean() && receiver["supported_apps"].is_array());
+    let items = manifest["items"].as_array().unwrap();
+    let sensitive = items.iter().find(|item| item["is_sensitive"] == true).unwrap();
+    let path = &sensitive["relative_path"];
+    for (arguments, cause) in [
+        (json!({ "space": "box", "app": "claude-code", "include": [] }), "nothing_selected"),
+        (json!({ "space": "box", "app": "claude-code", "include": [path] }), "not_acknowledged"),
+    ] {
+        let refused = agent.fail("teleport_app", arguments);
+        assert_eq!(
+            (&refused["kind"], &refused["cause"]),
+            (&json!("teleport_refused"), &json!(cause))
+        );
+    }
+    let wrong = json!({ "app": "claude-code", "scope": "half" });
+    assert_eq!(agent.fail("teleport_manifest", wrong)["issues"][0]["path"], "scope");
+
+    let push = json!({
+        "space": "box", "app": "claude-code", "include": [path], "acknowledge_sensitive": true,
+    });
+    let first = agent.get("teleport_app", push.clone());
+    assert_eq!((&first["consent_required"], &first["would_send"]), (&json!(true), &json!([path])));
+    assert_eq!(agent.get("teleport_app", push.clone())["request_id"], first["request_id"]);
+
+    // In a terminal, where an agent could be, too.
+    let approve = first["approve"].as_str().unwrap().strip_prefix("spaceport ").unwrap();
+    let answer = |more: &str| {
+        let line = format!("{} {approve}{more}", binary().display());
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("HOME", &home);
+        command.env_remove("SPACEPORT_STATE_DIR").env_remove("XDG_STATE_HOME");
+        let mut person = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut keys, mut screen) = (person.stdin.take().unwrap(), person.stdout.take().unwrap());
+        let (mut said, mut some) = (Vec::new(), [0; 1024]);
+        let mut typed = false;
+        while let read @ 1.. = screen.read(&mut some).unwrap() {
+            said.extend_from_slice(&some[..read]);
+            // What is typed before the question is no answer to it.
+            if !typed && said.windows(10).any(|it| it == b"Type `yes`") {
+                keys.write_all(b"yes\n").unwrap();
+                typed = true;
+            }
+        }
+        let code = person.wait().unwrap().code().unwrap();
+        (code, String::from_utf8_lossy(&said).into_owned())
+    };
+    let (code, said) = answer(" --agent");
+    assert!(code == 2 && said.contains("PROMPT_BLOCKED"), "{code}: {said}");
+    assert_eq!(agent.get("teleport_app", push.clone())["consent_required"], true);
+    let (code, said) = answer("");
+    assert_eq!(code, 0, "{said}");
+    let moved = agent.get("teleport_app", push);
+    assert_eq!(moved["moved"], true, "{moved}");
+    assert_eq!(moved["import_ids"].as_array().unwrap().len(), 1, "{moved}");
+    assert_ne!(moved["transferred_paths"], json!([]), "{moved}");
 }
 
 #[test]

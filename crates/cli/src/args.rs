@@ -49,7 +49,7 @@ pub(crate) enum Verb {
     /// Say what a kind of error means, and what programs get to see of it.
     Errors(Errors),
     /// Serve the Spaces you have to an agent, as MCP tools on stdin and stdout.
-    Mcp,
+    Mcp(crate::teleport::args::Kept),
 }
 
 /// Serve this machine's desktop to viewers, over WebTransport, QUIC, WebSocket and WebRTC.

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Verb::Stream(stream) => client::stream::run(stream, json, agent),
         Verb::Open(open) => client::open::run(open, json, agent),
         Verb::Errors(errors) => errors::run(&errors, json),
-        Verb::Mcp => mcp::run(),
+        Verb::Mcp(kept) => mcp::run(kept),
     };
     match done {
         Ok(code) => code,

@@ -7,9 +7,9 @@ use serde::Serialize;
 use spaceport_types::{Error, Kind, Redacted, Result};
 use spaceport_wire::pb::{
     CloseMediaRequest, CloseMediaResponse, GetCapabilitiesRequest, GetCapabilitiesResponse,
-    ListTargetsRequest, ListTargetsResponse, MediaCodec, MediaTarget, OpenMediaRequest,
-    OpenMediaResponse, OsFamily, Runtime, StreamTarget, WindowInfo, WindowRef, media_target,
-    stream_target,
+    GetManifestRequest, GetManifestResponse, ListTargetsRequest, ListTargetsResponse, MediaCodec,
+    MediaTarget, OpenMediaRequest, OpenMediaResponse, OsFamily, Runtime, StreamTarget,
+    TeleportScope, WindowInfo, WindowRef, media_target, stream_target,
 };
 
 use crate::{Address, Client, Registry, SpaceInfo};
@@ -162,6 +162,22 @@ pub struct Limitation {
     pub feature: String,
     /// Why not.
     pub limitation: String,
+}
+
+/// Whether a Space can take in an app's session.
+#[derive(Clone, Debug, Serialize)]
+pub struct Receiver {
+    /// Whether it can.
+    pub supported: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub limitation: String,
+    /// Whether the app is there.
+    pub app_installed: bool,
+    /// Whether it runs.
+    pub app_running: bool,
+    /// The apps that can be taken in.
+    pub supported_apps: Vec<String>,
 }
 
 impl Spaces {
@@ -326,6 +342,26 @@ impl Spaces {
         let request = CloseMediaRequest { media_session_id: media_session_id.to_owned() };
         let _closed: CloseMediaResponse = client.call("StreamService/CloseMedia", request).await?;
         Ok(())
+    }
+
+    /// Asks a Space whether it can take in an app's session: its whole profile, or what keeps a
+    /// person signed in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::resolve`] and [`Client::call`].
+    pub async fn receiver(&self, space: &str, app: &str, whole: bool) -> Result<Receiver> {
+        let (client, _) = self.client(space)?;
+        let scope = if whole { TeleportScope::Profile } else { TeleportScope::Session };
+        let request = GetManifestRequest { app: app.to_owned(), scope: scope.into() };
+        let said: GetManifestResponse = client.call("TeleportService/GetManifest", request).await?;
+        Ok(Receiver {
+            supported: said.supported,
+            limitation: said.limitation,
+            app_installed: said.app_installed,
+            app_running: said.app_running,
+            supported_apps: said.supported_apps,
+        })
     }
 
     /// A client of a Space, and the Space's id.

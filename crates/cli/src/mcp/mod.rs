@@ -4,6 +4,7 @@
 //! A tool that fails is a result that says so; an error of the protocol is for calls that are none.
 
 mod parameters;
+mod teleport;
 mod tools;
 
 use std::borrow::Cow;
@@ -27,6 +28,7 @@ use tokio::sync::Semaphore;
 
 use crate::client;
 use crate::render;
+use crate::teleport::args::Kept;
 use tools::Tools;
 
 /// The longest message that is read. A call has some names in it; what is longer is none.
@@ -42,11 +44,13 @@ const VERSIONS: &[ProtocolVersion] =
 const INSTRUCTIONS: &str = "\
 Spaces are desktops of virtual machines and containers. `list_spaces` says which there are and \
 `add_space` adds one. To see one, call `stream_endpoint` and connect to what it answers while its \
-ticket lets you in, or give a person the address that `open_space_viewer` answers. A failed call \
+ticket lets you in, or give a person the address that `open_space_viewer` answers. \
+`teleport_app` moves an app's session to a Space, once a person has agreed in their own terminal; \
+you cannot agree for them. A failed call \
 carries `structuredContent.error`: `kind` says what went wrong, `hint` what to do next, and `retry` \
 whether trying again can help.";
 
-pub(crate) fn run() -> Result<ExitCode> {
+pub(crate) fn run(kept: Kept) -> Result<ExitCode> {
     if std::io::stdin().is_terminal() {
         render::hint("This is for an agent's host, which starts it and speaks on stdin");
     }
@@ -54,7 +58,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         let (input, output) = stdio_pipes();
         let transport =
             AsyncRwTransport::new_server(input, output).with_max_line_length(LONGEST_MESSAGE);
-        let server = Server::new(client::mine());
+        let server = Server::new(User { spaces: client::mine(), kept });
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
             Error::new(Kind::Mcp, "the conversation with the agent failed").source(source)
         };
@@ -64,15 +68,23 @@ pub(crate) fn run() -> Result<ExitCode> {
     })
 }
 
-struct Server {
+/// Whom the agent works for.
+#[derive(Clone)]
+struct User {
     spaces: Spaces,
+    /// Where the consent is that they gave.
+    kept: Kept,
+}
+
+struct Server {
+    user: User,
     tools: Tools,
     calls: Arc<Semaphore>,
 }
 
 impl Server {
-    fn new(spaces: Spaces) -> Self {
-        Self { spaces, tools: Tools::all(), calls: Arc::new(Semaphore::new(CALLS)) }
+    fn new(user: User) -> Self {
+        Self { user, tools: Tools::all(), calls: Arc::new(Semaphore::new(CALLS)) }
     }
 }
 
@@ -109,7 +121,7 @@ impl ServerHandler for Server {
         };
         // Never closed while there is a server.
         let _turn = self.calls.acquire().await;
-        let done = tool.call(self.spaces.clone(), request.arguments.unwrap_or_default()).await;
+        let done = tool.call(self.user.clone(), request.arguments.unwrap_or_default()).await;
         let success = |text| CallToolResult::success(vec![ContentBlock::text(text)]);
         Ok(done.map_or_else(|error| failure(&error), success).into())
     }

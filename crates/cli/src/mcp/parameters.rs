@@ -123,6 +123,41 @@ impl StreamWindow {
     }
 }
 
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TeleportManifest {
+    /// The app.
+    #[schemars(extend("enum" = APPS))]
+    pub(crate) app: String,
+    /// How much of it: what is open, what keeps a person signed in, or the whole profile.
+    #[schemars(extend("enum" = SCOPES, "default" = "full"))]
+    pub(crate) scope: Option<String>,
+    /// Ask this Space whether it can take it in.
+    pub(crate) space: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TeleportApp {
+    /// The Space to move it to, by name or id.
+    pub(crate) space: String,
+    /// The app.
+    #[schemars(extend("enum" = APPS))]
+    pub(crate) app: String,
+    /// How much of it: what is open, what keeps a person signed in, or the whole profile.
+    #[schemars(extend("enum" = SCOPES, "default" = "full"))]
+    pub(crate) scope: Option<String>,
+    /// The items to move, by their `relative_path` in `teleport_manifest`. Left out: those with
+    /// `is_checked_by_default`.
+    pub(crate) include: Option<Vec<String>>,
+    /// Let items move that can sign someone in, or tell what they did.
+    #[schemars(extend("default" = false))]
+    pub(crate) acknowledge_sensitive: Option<bool>,
+    /// The request that was answered, as the first call named it. Left out: any that fits.
+    pub(crate) request_id: Option<String>,
+}
+
+const APPS: [&str; 5] = ["firefox", "chromium", "chrome", "vscode", "claude-code"];
+const SCOPES: [&str; 3] = ["tabs", "session", "full"];
+
 /// Reads the arguments of a call. What the schema does not know is ignored.
 ///
 /// The errors name the argument and what it must be; never its value, which may be a secret.
@@ -144,6 +179,9 @@ pub(crate) fn read<P: DeserializeOwned>(arguments: JsonObject, schema: &JsonObje
         let fits = match wanted {
             "string" => value.is_string(),
             "integer" => value.is_i64() || value.is_u64(),
+            "boolean" => value.is_boolean(),
+            // Of strings, wherever there is one.
+            "array" => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
             _ => true,
         };
         if !fits {
@@ -175,7 +213,12 @@ fn kind_of_property(property: &Value) -> &str {
 }
 
 fn article(kind: &str) -> &'static str {
-    if kind == "integer" { "an integer" } else { "a string" }
+    match kind {
+        "integer" => "an integer",
+        "boolean" => "a boolean",
+        "array" => "an array of strings",
+        _ => "a string",
+    }
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -193,6 +236,7 @@ fn kind_of(value: &Value) -> &'static str {
 mod tests {
     use rmcp::handler::server::common::schema_for_input;
     use serde_json::json;
+    use spaceport_teleport::manifest::{App, Scope};
 
     use super::*;
 
@@ -206,6 +250,12 @@ mod tests {
     fn what_is_not_known_is_ignored_and_what_is_null_is_left_out() {
         let watch = watch(json!({ "space": "box", "window_id": null, "colour": "red" })).unwrap();
         assert_eq!((&*watch.space, watch.window_id, watch.max_fps), ("box", None, 0));
+    }
+
+    #[test]
+    fn the_apps_and_scopes_of_the_schemas_are_those_there_are() {
+        assert_eq!(APPS, App::ALL.map(App::as_str));
+        assert_eq!(SCOPES, [Scope::Tabs, Scope::Session, Scope::Full].map(Scope::as_str));
     }
 
     #[test]

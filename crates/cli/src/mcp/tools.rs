@@ -10,12 +10,13 @@ use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use spaceport_spaces::Spaces;
 use spaceport_types::{Error, Kind, Result};
 
 use super::parameters::{
-    AddSpace, ListWindows, Nothing, OfSpace, RenameSpace, StreamAny, StreamWindow, read,
+    AddSpace, ListWindows, Nothing, OfSpace, RenameSpace, StreamAny, StreamWindow, TeleportApp,
+    TeleportManifest, read,
 };
+use super::{User, teleport};
 use crate::client::now;
 
 /// The value as JSON, printed for people who read along.
@@ -27,7 +28,7 @@ pub(crate) struct Tools(Vec<Entry>);
 /// One tool, and what runs when it is called.
 pub(crate) struct Entry {
     tool: Tool,
-    run: Box<dyn Fn(Spaces, JsonObject) -> Done + Send + Sync>,
+    run: Box<dyn Fn(User, JsonObject) -> Done + Send + Sync>,
 }
 
 /// What a call can do, for an agent's host that decides which to ask its person about.
@@ -39,6 +40,8 @@ enum Effect {
     Changes,
     /// What it takes away does not come back by itself.
     Destroys,
+    /// It puts something where something may have been, and again when it is called again.
+    Moves,
 }
 
 /// How far a call reaches.
@@ -61,48 +64,48 @@ struct ViewerPage {
 
 impl Tools {
     pub(crate) fn all() -> Self {
-        use Effect::{Changes, Destroys, Reads};
+        use Effect::{Changes, Destroys, Moves, Reads};
         Self(vec![
             entry(
                 "list_spaces",
                 (Reads, Reach::List),
                 "List the Spaces that were added, with what was known of each when it was last \
                  asked. Asks none of them.",
-                |spaces, Nothing {}| async move { spaces.list() },
+                |user, Nothing {}| async move { user.spaces.list() },
             ),
             entry(
                 "add_space",
                 (Changes, Reach::Space),
                 "Add a Space by its address and token, and say what it is. One that is there \
                  already is asked anew.",
-                |spaces, it: AddSpace| async move { spaces.add(it.add(), now()).await },
+                |user, it: AddSpace| async move { user.spaces.add(it.add(), now()).await },
             ),
             entry(
                 "rename_space",
                 (Changes, Reach::List),
                 "Give a Space another name in this list.",
-                |spaces, it: RenameSpace| async move { spaces.rename(&it.space, &it.name) },
+                |user, it: RenameSpace| async move { user.spaces.rename(&it.space, &it.name) },
             ),
             entry(
                 "remove_space",
                 (Destroys, Reach::List),
                 "Forget a Space and its token. The Space itself goes on, and can be added again \
                  with its token.",
-                |spaces, it: OfSpace| async move { spaces.remove(&it.space) },
+                |user, it: OfSpace| async move { user.spaces.remove(&it.space) },
             ),
             entry(
                 "stream_status",
                 (Reads, Reach::Space),
                 "Ask a Space how it is now: what it can stream and do, and why it cannot do the \
                  rest.",
-                |spaces, it: OfSpace| async move { spaces.status(&it.space).await },
+                |user, it: OfSpace| async move { user.spaces.status(&it.space).await },
             ),
             entry(
                 "list_space_windows",
                 (Reads, Reach::Space),
                 "List the windows on a Space's desktop, front to back.",
-                |spaces, it: ListWindows| async move {
-                    spaces.windows(&it.space, it.app_name.as_deref()).await
+                |user, it: ListWindows| async move {
+                    user.spaces.windows(&it.space, it.app_name.as_deref()).await
                 },
             ),
             entry(
@@ -111,22 +114,22 @@ impl Tools {
                 "Open a live stream of a Space's desktop or of one window, and answer every way \
                  in: media socket, WHEP, QUIC and viewer page. Connect while the ticket lets you \
                  in; who is in stays in.",
-                |spaces, it: StreamAny| async move { spaces.stream_endpoint(it.watch()).await },
+                |user, it: StreamAny| async move { user.spaces.stream_endpoint(it.watch()).await },
             ),
             entry(
                 "stream_space_window",
                 (Changes, Reach::Space),
                 "Open a live stream of one window of a Space, and answer every way in, as \
                  `stream_endpoint` does.",
-                |spaces, it: StreamWindow| async move { spaces.stream_endpoint(it.watch()?).await },
+                |user, it: StreamWindow| async move { user.spaces.stream_endpoint(it.watch()?).await },
             ),
             entry(
                 "open_space_viewer",
                 (Changes, Reach::Space),
                 "Open a live stream for a person, and answer the address of the page that shows \
                  it. Give it to them at once: it lets one in until `ticket_expires_at`.",
-                |spaces, it: StreamAny| async move {
-                    let opened = spaces.stream_endpoint(it.watch()).await?;
+                |user, it: StreamAny| async move {
+                    let opened = user.spaces.stream_endpoint(it.watch()).await?;
                     Ok(ViewerPage {
                         space: opened.space,
                         media_session_id: opened.media_session_id,
@@ -134,6 +137,21 @@ impl Tools {
                         ticket_expires_at: opened.ticket_expires_at,
                     })
                 },
+            ),
+            entry(
+                "teleport_manifest",
+                (Reads, Reach::Space),
+                "Say what of an app on this machine could move to a Space, and which of it is \
+                 sensitive; with `space`, also whether that Space can take it in.",
+                |user, it: TeleportManifest| teleport::manifest(user, it),
+            ),
+            entry(
+                "teleport_app",
+                (Moves, Reach::Space),
+                "Move an app's session from this machine to a Space. The first call answers \
+                 `consent_required` and moves nothing: ask a person to run what `approve` says in \
+                 their terminal, and call again with the same arguments.",
+                |user, it: TeleportApp| teleport::app(user, it),
             ),
         ])
     }
@@ -148,8 +166,8 @@ impl Tools {
 }
 
 impl Entry {
-    pub(crate) fn call(&self, spaces: Spaces, arguments: JsonObject) -> Done {
-        (self.run)(spaces, arguments)
+    pub(crate) fn call(&self, user: User, arguments: JsonObject) -> Done {
+        (self.run)(user, arguments)
     }
 }
 
@@ -157,7 +175,7 @@ fn entry<P, T, W>(
     name: &'static str,
     (effect, reach): (Effect, Reach),
     description: &'static str,
-    verb: fn(Spaces, P) -> W,
+    verb: fn(User, P) -> W,
 ) -> Entry
 where
     P: DeserializeOwned + JsonSchema + Send + 'static,
@@ -171,16 +189,16 @@ where
     let annotations = ToolAnnotations::from_raw(
         None,
         Some(matches!(effect, Effect::Reads)),
-        Some(matches!(effect, Effect::Destroys)),
-        Some(true),
+        Some(matches!(effect, Effect::Destroys | Effect::Moves)),
+        Some(!matches!(effect, Effect::Moves)),
         Some(matches!(reach, Reach::Space)),
     );
     let tool = Tool::new(name, description, Arc::clone(&schema)).with_annotations(annotations);
-    let run = move |spaces, arguments| -> Done {
+    let run = move |user, arguments| -> Done {
         let schema = Arc::clone(&schema);
         Box::pin(async move {
             let done = match read(arguments, &schema) {
-                Ok(parameters) => verb(spaces, parameters).await,
+                Ok(parameters) => verb(user, parameters).await,
                 Err(error) => Err(error),
             };
             serde_json::to_string_pretty(&done.map_err(|error| error.operation(name))?)

@@ -132,7 +132,7 @@ pub(crate) struct Wipe {
 }
 
 /// Where things are kept.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Kept {
     /// Where keys, consent and receipts are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]

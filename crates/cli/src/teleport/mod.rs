@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use spaceport_gateway::config::read_secret;
 use spaceport_spaces::{Address, Client};
 use spaceport_teleport::consent::{Desk, How, Link, Person, Request, Standing, Terminal};
@@ -147,15 +147,38 @@ async fn until_interrupted(
     }
 }
 
+/// What programs are told of a move that is done.
+pub(crate) fn moved_data(receipt: &Receipt) -> Value {
+    json!({
+        "moved": true,
+        "transferred_paths": receipt.imported,
+        "import_ids": [receipt.import_id],
+        "expires_ms": receipt.expires_at_ms,
+        "receipt": receipt,
+    })
+}
+
+/// What programs are told where a person has to agree first.
+pub(crate) fn consent_data(request: &Request) -> Value {
+    let terms = &request.terms;
+    let would_send: Vec<_> = terms.items.iter().map(|item| &item.relative_path).collect();
+    json!({
+        "consent_required": true,
+        "request_id": request.id,
+        "would_send": would_send,
+        "estimated_bytes": terms.estimated_bytes(),
+        "destination": terms.destination.url,
+        "approve": approve_line(request),
+    })
+}
+
+fn approve_line(request: &Request) -> String {
+    format!("spaceport teleport approve {}", request.id)
+}
+
 fn moved(receipt: &Receipt, as_json: bool) -> ExitCode {
     if as_json {
-        render::json(&json!({
-            "moved": true,
-            "transferred_paths": receipt.imported,
-            "import_ids": [receipt.import_id],
-            "expires_ms": receipt.expires_at_ms,
-            "receipt": receipt,
-        }));
+        render::json(&moved_data(receipt));
     } else {
         render::line_out(&words::receipt(receipt));
     }
@@ -163,19 +186,10 @@ fn moved(receipt: &Receipt, as_json: bool) -> ExitCode {
 }
 
 fn consent_required(request: &Request, as_json: bool) -> ExitCode {
-    let approve = format!("spaceport teleport approve {}", request.id);
     if as_json {
-        let terms = &request.terms;
-        let would_send: Vec<_> = terms.items.iter().map(|item| &item.relative_path).collect();
-        render::json(&json!({
-            "consent_required": true,
-            "request_id": request.id,
-            "would_send": would_send,
-            "estimated_bytes": terms.estimated_bytes(),
-            "destination": terms.destination.url,
-            "approve": approve,
-        }));
+        render::json(&consent_data(request));
     } else {
+        let approve = approve_line(request);
         render::line_out(&format!(
             "A person has to agree first. In a terminal on this machine, run\n\n    {approve}\n\n\
              and then this command again."
@@ -207,7 +221,7 @@ fn page(folder: &Path) -> Result<String> {
     };
     let path = folder.with_file_name("endpoints.json");
     let text = std::fs::read(path).map_err(|error| missing().source(error))?;
-    let endpoints: serde_json::Value =
+    let endpoints: Value =
         serde_json::from_slice(&text).map_err(|error| missing().source(error))?;
     let address = endpoints["http"].as_str().and_then(|it| it.parse().ok()).ok_or_else(missing)?;
     let mut address: std::net::SocketAddr = address;
@@ -305,7 +319,7 @@ fn ledger(folder: &Path, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn source(kept: &Kept) -> Result<Source> {
+pub(crate) fn source(kept: &Kept) -> Result<Source> {
     Ok(Source::new(&folder(kept), machine()?, providers()))
 }
 
