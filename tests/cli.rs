@@ -1,5 +1,6 @@
 //! The `spaceport` command's client verbs, run as people, scripts and agents run them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -352,7 +353,7 @@ fn a_registry_cut_in_half_is_said_and_left_as_it_is() {
     assert_eq!(fs::read(&file).unwrap(), half);
 }
 
-/// Every verb has its place in `docs/cli.md`, and nothing else has.
+/// Every verb has its place in `docs/cli.md`, and nothing else has; so have the exit codes.
 #[test]
 fn the_documentation_has_every_verb_and_no_other() {
     let user = User::new();
@@ -366,4 +367,13 @@ fn the_documentation_has_every_verb_and_no_other() {
     let documented: Vec<_> =
         text.lines().filter_map(|line| line.strip_prefix("## spaceport ")).collect();
     assert_eq!(documented, verbs);
+    let example = user.run(&["windows", "box", "--agent"]).stderr;
+    assert!(text.contains(&example), "the error in the documentation should be:\n{example}");
+    let codes: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
+        .collect();
+    let kinds = user.run(&["errors", "--json"]).data();
+    let exits = kinds.as_array().unwrap().iter().map(|kind| kind["exit"].as_u64().unwrap());
+    assert_eq!(codes, exits.chain([0]).collect());
 }

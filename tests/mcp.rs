@@ -376,8 +376,18 @@ fn a_rude_client_is_answered_and_does_not_end_the_conversation() {
     let listed = ask(6, "tools/call", json!({ "name": "list_spaces" }));
     assert_eq!(listed["result"]["content"][0]["text"], "[]");
     assert!(listed["result"].get("structuredContent").is_none());
+    // What is no message at all does not end it, either.
+    server.tell(&json!(["garbage"]));
+    server.tell(&json!("x".repeat(2 << 20)));
+    server.tell(&json!({ "jsonrpc": "2.0", "id": 7, "method": "ping" }));
+    let answer = std::iter::repeat_with(|| server.hear()).find(|answer| answer["id"] == 7).unwrap();
+    assert!(answer["result"].is_object(), "{answer}");
     // Nothing of a later protocol in answers of an earlier one.
     assert!(listed["result"].get("resultType").is_none(), "{listed}");
+
+    // A host that says nothing and goes is no failure.
+    let mut silent = Command::new(binary());
+    assert!(silent.arg("mcp").stdin(Stdio::null()).status().unwrap().success());
 }
 
 #[test]

@@ -24,7 +24,8 @@ fn main() -> ExitCode {
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),
         Verb::Doctor(doctor) => doctor::run(&doctor, json),
-        Verb::Teleport(verb) => teleport::run(&verb, json),
+        // What asks a person elsewhere is data for an agent.
+        Verb::Teleport(verb) => teleport::run(&verb, json || agent),
         Verb::Approvals(kept) => teleport::approvals(&kept, json),
         Verb::Spaces(spaces) => client::spaces::run(spaces, json, agent),
         Verb::Windows(windows) => client::windows::run(&windows, json, agent),

@@ -1,13 +1,13 @@
 //! Words for people, JSON for programs.
 
-use std::io::{IsTerminal as _, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
-use anstream::AutoStream;
+use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use serde_json::{Value, json};
-use spaceport_types::{Error, Kind};
+use spaceport_types::{Error, Kind, Report};
 use tracing_subscriber::EnvFilter;
 use unicode_width::UnicodeWidthStr as _;
 
@@ -26,7 +26,7 @@ pub(crate) fn init_logs(verbose: u8) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(AutoStream::choice(&std::io::stderr()) != ColorChoice::Never)
         .init();
 }
 
@@ -103,17 +103,27 @@ pub(crate) fn hint(hint: &str) {
     drop(writeln!(stderr, "{cyan}hint:{cyan:#} {}", printable(hint)));
 }
 
+/// An error for an agent.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Coded<'a>,
+}
+
+#[derive(Serialize)]
+struct Coded<'a> {
+    code: String,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
 /// Prints what went wrong and returns the exit code of its kind.
 pub(crate) fn failure(error: &Error, as_json: bool, agent: bool) -> ExitCode {
     let report = error.report();
     if agent {
-        let mut envelope = json!({ "code": code_of(report.kind) });
-        if let (Value::Object(envelope), Ok(Value::Object(report))) =
-            (&mut envelope, serde_json::to_value(&report))
-        {
-            envelope.extend(report);
+        let error = Coded { code: code_of(report.kind), report: &report };
+        if let Ok(line) = serde_json::to_string(&Envelope { error }) {
+            line_err(&line);
         }
-        drop(writeln!(std::io::stderr().lock(), "{}", json!({ "error": envelope })));
     } else if as_json {
         json(&json!({ "error": report }));
     } else {

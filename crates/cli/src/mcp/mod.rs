@@ -17,7 +17,7 @@ use rmcp::model::{
     CustomResult, Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
     ServerCapabilities, ServerConfig,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{RequestContext, ServerInitializeError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
@@ -62,7 +62,12 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
             Error::new(Kind::Mcp, "the conversation with the agent failed").source(source)
         };
-        let running = server.serve(transport).await.map_err(|error| failed(error.into()))?;
+        let running = match server.serve(transport).await {
+            Ok(running) => running,
+            // A host that looked whether it starts, and said nothing.
+            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
+            Err(error) => return Err(failed(error.into())),
+        };
         running.waiting().await.map_err(|error| failed(error.into()))?;
         Ok(ExitCode::SUCCESS)
     })
