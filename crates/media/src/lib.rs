@@ -13,6 +13,7 @@ mod cursor;
 pub mod demo;
 pub mod encode;
 mod frame;
+mod memory;
 pub mod pipeline;
 mod wake;
 pub mod windows;

@@ -22,6 +22,7 @@ use crate::capture::{self, Source};
 use crate::clock;
 use crate::cursor::{self, Baked, Follower, News};
 use crate::encode::{self, Encoder, Mode};
+use crate::memory;
 use crate::wake::{EventFd, timespec};
 
 /// What a pipeline is made of.
@@ -496,6 +497,7 @@ impl<P: Parts> Pipeline<P> {
             self.publisher.counters().pipelines.sub(1);
             // The next encoder does not continue what late viewers would be served from.
             self.publisher.forget();
+            memory::give_back();
             tracing::info!(frames = self.frames, "source closed");
         }
     }
