@@ -151,7 +151,7 @@ pub(super) const VP8: Kind = Kind {
     quantizer: QUANTIZERS,
     // As sharp as H.264 by x264, in change and in rest. To a constant rate, a caret is reason to
     // make the whole picture as sharp as 8 Mbit/s can.
-    finest: Some([16, 4]),
+    finest: Some([10, 4]),
 };
 
 /// VP9 by libvpx: little more than half the bits of VP8 where text scrolls, for a sixth more CPU.
@@ -183,7 +183,7 @@ pub(super) const VP9: Kind = Kind {
     },
     bitrate: ("target-bitrate", bits),
     quantizer: QUANTIZERS,
-    finest: Some([18, 8]),
+    finest: Some([12, 6]),
 };
 
 /// The settings of VP8 and VP9 alike, with a codec's own.
