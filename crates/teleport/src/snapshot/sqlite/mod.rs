@@ -129,7 +129,11 @@ fn copy_still(source: &Path, target: &Path, writers: Writers) -> Result<bool> {
     }
     copy(source, target)?;
     for suffix in ["-wal", "-journal"] {
-        copy(&beside(source, suffix), &beside(target, suffix))?;
+        let from = beside(source, suffix);
+        // An empty one says nothing, and SQLite would leave it lying beside the copy.
+        if fs::metadata(&from).is_ok_and(|journal| journal.len() > 0) {
+            copy(&from, &beside(target, suffix))?;
+        }
     }
     Ok(stamps()? == before)
 }

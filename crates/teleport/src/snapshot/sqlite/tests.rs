@@ -166,3 +166,16 @@ fn an_app_is_resumed_when_whoever_stopped_it_is_killed() {
         std::thread::sleep(PAUSE);
     }
 }
+
+#[test]
+fn an_empty_journal_of_a_database_at_rest_is_no_journal() {
+    let writer = Writer::start("TRUNCATE", 60_000);
+    let journal = beside(&writer.database, "-journal");
+    while !fs::metadata(&journal).is_ok_and(|journal| journal.len() == 0) {
+        std::thread::sleep(PAUSE);
+    }
+    let copy = writer.database.with_file_name("copy");
+    assert_eq!(sqlite(&writer.database, &copy).unwrap(), Some(Sqlite::Still));
+    let (a, b) = counters(&copy);
+    assert_eq!(a, b);
+}
