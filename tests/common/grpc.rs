@@ -1,16 +1,22 @@
 use std::net::SocketAddr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use prost::Message;
+use spaceport_wire::pb::ErrorInfo;
+use spaceport_wire::status::Status;
 
 use super::Request;
 
 /// A call that the server refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// The gRPC status code.
     pub code: i32,
     /// The status message.
     pub message: String,
+    /// The typed detail, where there is one.
+    pub info: Option<ErrorInfo>,
 }
 
 /// One unary call as gRPC-Web over HTTP/1.1, which is gRPC without HTTP/2: the messages are the same.
@@ -56,7 +62,12 @@ pub(super) fn call<A: Message + Default>(
     let code = trailers.get("grpc-status").map_or(0, |status| status.parse().unwrap());
     if code != 0 {
         let message = trailers.get("grpc-message").cloned().unwrap_or_default();
-        return Err(Refused { code, message });
+        let details = trailers.get("grpc-status-details-bin").map(|details| {
+            let details = STANDARD_NO_PAD.decode(details.trim_end_matches('=')).unwrap();
+            Status::decode(&details[..]).unwrap()
+        });
+        let info = details.and_then(|status| status.info());
+        return Err(Refused { code, message, info });
     }
     Ok(result.expect("a call that succeeds has an answer"))
 }
