@@ -3,10 +3,46 @@
 // The link's secret is in the fragment and goes into a header; once read, it leaves the address bar.
 // Everything shown is set as text, since names come from others.
 
-const element = (id) => document.getElementById(id);
+/**
+ * What this page is asked to show.
+ *
+ * @typedef {object} Question
+ * @property {string} standing
+ * @property {string} fingerprint
+ * @property {Terms} terms
+ *
+ * @typedef {object} Terms
+ * @property {string} app
+ * @property {string} profile
+ * @property {{ label: string, estimated_bytes: number, is_sensitive: boolean }[]} items
+ * @property {string[] | null} sites
+ * @property {{ replace_existing: boolean, expires_at_ms: number }} how
+ * @property {string[]} notes
+ * @property {{ name: string, url: string }} destination
+ */
+
+/**
+ * @param {string} id
+ * @returns {HTMLElement}
+ */
+function element(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`the page has no #${id}`);
+  return found;
+}
+
+/** @param {boolean} disabled */
+function lock(disabled) {
+  for (const id of ["approve", "deny"]) element(id).toggleAttribute("disabled", disabled);
+}
+
 const secret = new URLSearchParams(location.hash.slice(1)).get("link") ?? "";
 history.replaceState(null, "", location.pathname);
 
+/**
+ * @param {string} path
+ * @param {object} [body]
+ */
 async function call(path, body) {
   const response = await fetch(`../consent/${path}`, {
     method: "POST",
@@ -18,6 +54,7 @@ async function call(path, body) {
   return answer;
 }
 
+/** @param {number} bytes */
 function size(bytes) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   let unit = 0;
@@ -28,6 +65,11 @@ function size(bytes) {
   return `${unit === 0 ? bytes : bytes.toFixed(1)} ${units[unit]}`;
 }
 
+/**
+ * @param {HTMLElement} list
+ * @param {string} text
+ * @param {string} [name]
+ */
 function line(list, text, name) {
   const item = document.createElement("li");
   item.textContent = text;
@@ -35,11 +77,13 @@ function line(list, text, name) {
   list.append(item);
 }
 
+/** @param {string} text */
 function end(text) {
   element("details").hidden = true;
   element("what").textContent = text;
 }
 
+/** @param {Question} request */
 function show(request) {
   const { terms } = request;
   if (request.standing !== "pending") return end("This was answered before.");
@@ -66,14 +110,14 @@ function show(request) {
   return undefined;
 }
 
+/** @param {boolean} approve */
 async function answer(approve) {
-  element("approve").disabled = true;
-  element("deny").disabled = true;
+  lock(true);
   try {
     await call("answer", { approve });
     end(approve ? "Agreed. It moves when it is asked for again within 5 minutes." : "Refused. Nothing moves.");
   } catch (error) {
-    end(error.message);
+    end(error instanceof Error ? error.message : String(error));
   }
 }
 

@@ -4,7 +4,7 @@
 //! every viewer of it holds a [`Subscriber`]. A *media session* is what a client opened: a target,
 //! limits and a ticket that lets viewers attach. Sessions with the same target and limits share
 //! their streams, so one encode serves them all; beside it there is a further encode for those whose
-//! paths do not carry it, while there are any ([`ladder`]).
+//! paths do not carry it, while there are any (`ladder`).
 //!
 //! Packets go one way, and beside them what a viewer asked to be told of the pointer. The only thing
 //! that comes back is [`Demand`], a value the producer reads.

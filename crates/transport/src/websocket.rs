@@ -1,7 +1,7 @@
 //! Media over WebSocket: rcdp v2 on `/media`, as `docs/wire.md` has it.
 //!
 //! The ticket is judged before the upgrade, so that a client without one gets an HTTP status and
-//! not a socket. What is said then is [`crate::viewer`]'s; here is how it becomes WebSocket messages.
+//! not a socket. What is said then is `viewer`'s; here is how it becomes WebSocket messages.
 
 use std::time::Duration;
 

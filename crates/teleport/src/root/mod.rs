@@ -35,7 +35,7 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// `not_found`, and what [`io_error`] makes of the rest.
+    /// `not_found`, and `transfer_failed` or `io` for the rest.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path, flags, Mode::empty())

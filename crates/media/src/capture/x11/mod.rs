@@ -7,7 +7,7 @@
 //! nothing is queued here. How pixels travel when shared pixmaps are missing is [`Method`]; without
 //! DAMAGE the whole picture is read by time and its rows are compared.
 //!
-//! A change that the server does not report is found all the same, if late ([`verify`]).
+//! A change that the server does not report is found all the same, if late (`verify`).
 //!
 //! The pointer is not in the picture: the X server draws it elsewhere.
 
