@@ -149,8 +149,8 @@ pub(super) const VP8: Kind = Kind {
     },
     bitrate: ("target-bitrate", bits),
     quantizer: QUANTIZERS,
-    // As sharp as H.264 by x264, in change and in rest. To a constant rate, a caret is reason to
-    // make the whole picture as sharp as 8 Mbit/s can.
+    // In change so sharp that a bar of one colour stays that colour, in rest as sharp as x264. To a
+    // constant rate, a caret is reason to make the whole picture as sharp as 8 Mbit/s can.
     finest: Some([10, 4]),
 };
 
@@ -183,7 +183,7 @@ pub(super) const VP9: Kind = Kind {
     },
     bitrate: ("target-bitrate", bits),
     quantizer: QUANTIZERS,
-    finest: Some([12, 6]),
+    finest: Some([18, 8]),
 };
 
 /// The settings of VP8 and VP9 alike, with a codec's own.
