@@ -129,7 +129,6 @@ fn firefox_moves_while_it_runs_and_stays_signed_in() {
 const COPIES: usize = 20;
 
 #[test]
-#[ignore = "a Chromium that never pauses is refused more often than it is copied"]
 fn every_copy_of_a_busy_chromium_is_whole() {
     let (site, from, payloads) = (Site::open(), Home::new(), Folder::new("payloads"));
     let mut running = signed_in(App::Chromium, &from, Browser::Chromium, &site);

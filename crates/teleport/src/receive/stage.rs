@@ -35,6 +35,9 @@ pub(crate) const PREFIX: &str = ".spaceport-";
 /// First line of a stage's `plan`. What has none was not made here and is not touched.
 const MAGIC: &str = "spaceport stage 1";
 
+/// What there is in a stage, at its top.
+const OWN: [&[u8]; 4] = [b"done", b"files", b"journal", b"plan"];
+
 /// Bytes of a `plan` or of a note that are read.
 const MAX_NOTE: u64 = 8 << 10;
 
@@ -182,8 +185,8 @@ impl Stage {
         }
         let purpose = match read_plan(&root) {
             Some(purpose) => purpose,
-            // Made and not yet furnished: there is nothing in it that would be worth keeping.
-            None if root.names()?.iter().all(|name| name == b"files" || name == b"plan") => {
+            // Made and not yet furnished, or half removed: nothing in it would be worth keeping.
+            None if root.names()?.iter().all(|name| OWN.contains(&name.as_slice())) => {
                 Purpose::default()
             }
             None => return Ok(None),

@@ -129,11 +129,7 @@ fn copy_still(source: &Path, target: &Path, writers: Writers) -> Result<bool> {
     }
     copy(source, target)?;
     for suffix in ["-wal", "-journal"] {
-        let from = beside(source, suffix);
-        // An empty one says nothing, and SQLite would leave it lying beside the copy.
-        if fs::metadata(&from).is_ok_and(|journal| journal.len() > 0) {
-            copy(&from, &beside(target, suffix))?;
-        }
+        copy(&beside(source, suffix), &beside(target, suffix))?;
     }
     Ok(stamps()? == before)
 }
@@ -147,7 +143,24 @@ fn is_whole(target: &Path) -> bool {
         let mode: String = copy.query_row("PRAGMA journal_mode = DELETE", [], |row| row.get(0))?;
         Ok(verdict == "ok" && mode == "delete")
     };
-    fold().unwrap_or(false) && JOURNALS.iter().all(|suffix| !beside(target, suffix).exists())
+    fold().unwrap_or(false)
+        && remove_spent(&beside(target, "-journal")).is_ok()
+        && JOURNALS.iter().all(|suffix| !beside(target, suffix).exists())
+}
+
+/// Removes a rollback journal that is over. Who holds a database in exclusive mode empties it or
+/// zeroes its header instead of deleting it; SQLite rolls none of these back, and leaves them lying.
+fn remove_spent(journal: &Path) -> std::io::Result<()> {
+    let mut file = match fs::File::open(journal) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut first = [0];
+    match (file.read(&mut first)?, first) {
+        (0, _) | (_, [0]) => fs::remove_file(journal),
+        _ => Ok(()), // not over, and for the caller to see
+    }
 }
 
 const JOURNALS: [&str; 3] = ["-wal", "-shm", "-journal"];
