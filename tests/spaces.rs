@@ -80,6 +80,10 @@ async fn a_space_is_added_listed_watched_and_removed() {
     };
     let endpoint = spaces.stream_endpoint(watch("EDITOR")).await.unwrap();
     assert_eq!(endpoint.frame_size, [333, 201], "the largest window of the app");
+    let quic = endpoint.quic.unwrap();
+    let webtransport = format!("https://127.0.0.1:{}/media", quic.port);
+    assert_eq!(endpoint.webtransport_url, Some(webtransport));
+    assert_eq!(quic.certificate_sha256.len(), 64);
     let path = endpoint.ws_url.strip_prefix(&format!("ws://{}", gateway.http())).unwrap();
     let mut socket = Socket::open(gateway.http(), path, Via::Query, None).await.unwrap();
     let (header, _) = socket.packet().await;

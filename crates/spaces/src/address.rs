@@ -117,6 +117,11 @@ impl Address {
         self.secure
     }
 
+    /// The host alone, an IPv6 address in brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// `host:port`.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)

@@ -117,6 +117,9 @@ pub struct StreamEndpoint {
     pub whep_url: String,
     /// The viewer page, the ticket in the fragment where nobody logs it.
     pub viewer_url: String,
+    /// For browsers: WebTransport, whose certificate `quic` names. The ticket is the first message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webtransport_url: Option<String>,
     /// The QUIC port, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
@@ -303,6 +306,7 @@ impl Spaces {
             "" => format!("/media?ticket={ticket}"),
             path => path.to_owned(),
         };
+        let quic = opened.quic.as_ref().filter(|quic| quic.port != 0);
         let size = opened.geometry.as_ref().and_then(|it| it.frame_size).unwrap_or_default();
         Ok(StreamEndpoint {
             space: id,
@@ -310,7 +314,9 @@ impl Spaces {
             ws_url: base.replacen("http", "ws", 1) + &ws_path,
             whep_url: format!("{base}/whep"),
             viewer_url: format!("{base}/viewer/#ticket={ticket}"),
-            quic: opened.quic.as_ref().filter(|quic| quic.port != 0).map(|quic| Quic {
+            webtransport_url: quic
+                .map(|quic| format!("https://{}:{}/media", client.address().host(), quic.port)),
+            quic: quic.map(|quic| Quic {
                 port: quic.port,
                 certificate_sha256: quic.certificate_sha256.clone(),
                 alpn: quic.alpn.clone(),
