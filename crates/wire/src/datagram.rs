@@ -164,6 +164,7 @@ impl Assembler {
         datagram: &Bytes,
         now: Instant,
     ) -> Result<Option<(Header, Bytes)>, DecodeError> {
+        self.expire(now); // whatever this datagram is: garbage keeps nothing alive
         let Some(header) = datagram.first_chunk() else {
             let needed = Header::SIZE as u64;
             return Err(DecodeError::Truncated { needed, received: datagram.len() as u64 });
@@ -173,7 +174,6 @@ impl Assembler {
         if piece.is_empty() {
             return Err(DecodeError::Malformed { what: "piece of a packet" });
         }
-        self.expire(now);
         let newest = self.partial.as_ref().map(|partial| partial.header.packet_id);
         let over = self.done.is_some_and(|done| header.packet_id <= done);
         if over || newest.is_some_and(|newest| header.packet_id < newest) {
