@@ -1,9 +1,13 @@
 //! One SQLite database, also while another program holds it in exclusive mode.
 //!
-//! Three ways, in this order: SQLite's own backup, where the database lets a reader in; a copy of the
+//! Three ways, in this order: SQLite's own backup, where a reader is in no writer's way; a copy of the
 //! file and its journal whose stamps are the same before and after; the same copy while the programs
 //! that have it open are stopped, for at most [`freeze::LIMIT`](super::freeze::LIMIT). Whichever it was,
 //! the result is checked by `PRAGMA integrity_check` and is one file without a journal.
+//!
+//! Only a log written ahead (WAL) lets others read and write at once. With a rollback journal a reader's
+//! lock makes a commit of the app fail, and an app that does not try again loses what it wrote:
+//! Chromium drops every cookie of that commit. So no lock is ever taken there.
 
 use std::ffi::OsString;
 use std::fs;
@@ -71,14 +75,14 @@ pub(crate) fn sqlite(source: &Path, target: &Path) -> Result<Option<Sqlite>> {
     Err(never_still(source))
 }
 
-/// Whether SQLite can read it where it is without leaving files there: one in WAL mode needs its
-/// index, which only the app should make.
+/// Whether SQLite can read it where it is, without a lock that stops the app from writing, and without
+/// leaving files there: a log needs its index, which only the app should make.
 fn may_back_up(source: &Path) -> Result<bool> {
     let mut header = [0; 20];
     let Some((mut bytes, _)) = file(source)? else { return Ok(false) };
     // The file format's header: bytes 18 and 19 are 2 in WAL mode.
     let in_wal_mode = bytes.read_exact(&mut header).is_ok() && header[18] == 2;
-    Ok(!in_wal_mode || beside(source, "-shm").exists())
+    Ok(in_wal_mode && beside(source, "-shm").exists())
 }
 
 fn back_up(source: &Path, target: &Path) -> rusqlite::Result<()> {
