@@ -18,7 +18,7 @@ test: ## install what is missing, run every test
 	@scripts/setup test
 	$(CARGO) test --locked --workspace --doc --quiet
 	$(CARGO) build --locked --package spaceport-cli
-	SPACEPORT_BIN=$(CURDIR)/target/debug/spaceport $(CARGO) nextest run --locked --workspace
+	SPACEPORT_BIN=$(CURDIR)/target/debug/spaceport $(CARGO) nextest run --locked --workspace --no-fail-fast
 
 check: ## formatting, lints, documentation; nothing runs
 	@scripts/setup run
