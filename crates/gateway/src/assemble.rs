@@ -175,6 +175,21 @@ impl Gateway {
         Ok(Self { service, router, listener, endpoints, token, quic, whep, demo })
     }
 
+    /// Serves a program's tools beside its own routes, to whoever has the Space token.
+    #[must_use]
+    pub fn with_tools(mut self, tools: Router) -> Self {
+        let tools = guarded(tools, &self.token)
+            .layer(middleware::from_fn(http::explain))
+            .layer(middleware::from_fn(http::harden));
+        self.router = self.router.merge(tools);
+        self
+    }
+
+    /// Where this machine reaches it.
+    pub fn url(&self) -> String {
+        format!("http://{}", reachable(self.endpoints.http))
+    }
+
     /// Where it can be reached.
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
@@ -197,8 +212,7 @@ impl Gateway {
     /// As [`Service::viewer_ticket`].
     pub fn viewer_url(&self) -> Result<Redacted<String>> {
         let ticket = self.service.viewer_ticket(Some(auth::VIEWER_TICKET_TTL), Policy::ViewOnly)?;
-        let address = reachable(self.endpoints.http);
-        Ok(Redacted::new(format!("http://{address}{}", ticket.viewer_path.expose())))
+        Ok(Redacted::new(format!("{}{}", self.url(), ticket.viewer_path.expose())))
     }
 
     /// Serves until `shutdown` completes, then says goodbye to everyone.
@@ -251,6 +265,12 @@ impl Gateway {
             Err(_) => Err(Error::new(Kind::Internal, "the WebRTC driver panicked")),
         }
     }
+}
+
+/// Routes that only the token opens.
+pub fn guarded(routes: Router, token: &Redacted<String>) -> Router {
+    let auth = Arc::new(Auth::new(token));
+    routes.layer(middleware::from_fn_with_state(auth, auth::require_token))
 }
 
 /// Everything that is served on the one TCP port.

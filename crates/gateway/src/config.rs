@@ -81,7 +81,7 @@ impl Config {
         }
     }
 
-    /// The token clients must show: the configured one, or the one in the state directory.
+    /// The token clients have to show: the configured one, or the one in the state directory.
     ///
     /// A token that nobody chose is only good enough where nobody else can reach it, so listening
     /// beyond loopback without one is refused.
@@ -90,7 +90,7 @@ impl Config {
     ///
     /// `precondition_failed` for a bind beyond loopback without a token; `io` when the state
     /// directory cannot be used.
-    pub(crate) fn resolve_token(&self) -> Result<Redacted<String>> {
+    pub fn resolve_token(&self) -> Result<Redacted<String>> {
         if let Some(token) = &self.token {
             return check_token(token.clone());
         }

@@ -24,6 +24,7 @@ pub mod storage;
 mod targets;
 pub mod teleport;
 
-pub use assemble::{Endpoints, Gateway};
+pub use assemble::{Endpoints, Gateway, guarded};
 pub use config::Config;
 pub use ice_servers::IceServers;
+pub use spaceport_transport::problem::problem;

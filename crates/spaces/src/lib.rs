@@ -8,6 +8,7 @@
 
 mod address;
 mod client;
+pub mod files;
 mod info;
 mod registry;
 pub mod verbs;

@@ -1,6 +1,7 @@
 //! What can be asked of Spaces, each verb once. The command line and MCP translate to and from what
 //! stands here, and add nothing.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -12,7 +13,7 @@ use spaceport_wire::pb::{
     TeleportScope, WindowInfo, WindowRef, media_target, stream_target,
 };
 
-use crate::{Address, Client, Registry, SpaceInfo};
+use crate::{Address, Client, Entry, Registry, SpaceInfo};
 
 /// Frames per second of a stream, when nothing is asked for.
 const MAX_FPS: u32 = 30;
@@ -43,7 +44,17 @@ const DRIVERS: [&str; 3] = ["cua driver", "cua-spacesd", "spaceport"];
 /// The Spaces a user has, and what can be asked of each. Cloning it makes another handle.
 #[derive(Clone, Debug)]
 pub struct Spaces {
-    registry: Registry,
+    listed: Listed,
+    /// Where whoever asks sees the Space, when that is not where this process calls it.
+    seen_at: Option<Address>,
+}
+
+/// Where Spaces are known from.
+#[derive(Clone, Debug)]
+enum Listed {
+    Registry(Registry),
+    /// A Space that speaks of itself: there is one, and it answers to every name.
+    Itself(Arc<Entry>),
 }
 
 /// A Space to add.
@@ -186,12 +197,50 @@ pub struct Receiver {
 impl Spaces {
     /// The Spaces of a registry.
     pub fn new(registry: Registry) -> Self {
-        Self { registry }
+        Self { listed: Listed::Registry(registry), seen_at: None }
     }
 
-    /// The registry they are in.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
+    /// One Space, which is in no registry: the one that a server within it speaks for. Whatever name
+    /// is asked for is this one, and nothing is added, renamed or removed.
+    pub fn itself(address: Address, token: Option<Redacted<String>>) -> Self {
+        let info = SpaceInfo {
+            id: address.id(),
+            name: address.authority(),
+            provider: "direct".to_owned(),
+            ..SpaceInfo::default()
+        };
+        let entry = Arc::new(Entry { info, address, token });
+        Self { listed: Listed::Itself(entry), seen_at: None }
+    }
+
+    /// The same Spaces, for somebody who sees them at another address than they are called at here:
+    /// what is answered leads there.
+    #[must_use]
+    pub fn seen_at(mut self, address: Address) -> Self {
+        self.seen_at = Some(address);
+        self
+    }
+
+    /// Finds a Space by its id, or by a name that fits it alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::resolve`].
+    pub fn resolve(&self, space: &str) -> Result<Entry> {
+        match &self.listed {
+            Listed::Registry(registry) => registry.resolve(space),
+            Listed::Itself(entry) => Ok(Entry::clone(entry)),
+        }
+    }
+
+    fn registry(&self) -> Result<&Registry> {
+        match &self.listed {
+            Listed::Registry(registry) => Ok(registry),
+            Listed::Itself(_) => {
+                Err(Error::new(Kind::CapabilityMissing, "a Space keeps no list of Spaces")
+                    .hint("Ask `spaceport mcp` beside the agent, which has one"))
+            }
+        }
     }
 
     /// Asks a Space what it is, and adds it.
@@ -213,7 +262,7 @@ impl Spaces {
             created_at_unix: prost_types::Timestamp::from(now).seconds,
             ..learned(SpaceInfo::default(), &capabilities)
         };
-        self.registry.add(&address, add.token.as_ref(), info)
+        self.registry()?.add(&address, add.token.as_ref(), info)
     }
 
     /// Every Space, without asking any.
@@ -222,7 +271,10 @@ impl Spaces {
     ///
     /// As [`Registry::list`].
     pub fn list(&self) -> Result<Vec<SpaceInfo>> {
-        self.registry.list()
+        match &self.listed {
+            Listed::Registry(registry) => registry.list(),
+            Listed::Itself(entry) => Ok(vec![entry.info.clone()]),
+        }
     }
 
     /// Forgets a Space. The Space itself is not touched.
@@ -231,7 +283,7 @@ impl Spaces {
     ///
     /// As [`Registry::remove`].
     pub fn remove(&self, space: &str) -> Result<SpaceInfo> {
-        self.registry.remove(space)
+        self.registry()?.remove(space)
     }
 
     /// Gives a Space another name.
@@ -240,7 +292,7 @@ impl Spaces {
     ///
     /// As [`Registry::rename`].
     pub fn rename(&self, space: &str, display_name: &str) -> Result<SpaceInfo> {
-        self.registry.rename(space, display_name)
+        self.registry()?.rename(space, display_name)
     }
 
     /// Asks a Space how it is.
@@ -249,7 +301,7 @@ impl Spaces {
     ///
     /// As [`Registry::resolve`] and [`Client::call`].
     pub async fn status(&self, space: &str) -> Result<Status> {
-        let entry = self.registry.resolve(space)?;
+        let entry = self.resolve(space)?;
         let client = Client::new(&entry.address, entry.token.as_ref())?;
         let capabilities = handshake(&client).await?;
         let limitations = capabilities
@@ -262,7 +314,12 @@ impl Spaces {
             })
             .collect();
         let info = learned(entry.info, &capabilities);
-        let info = self.registry.add(&entry.address, entry.token.as_ref(), info)?;
+        let info = match &self.listed {
+            Listed::Registry(registry) => {
+                registry.add(&entry.address, entry.token.as_ref(), info)?
+            }
+            Listed::Itself(_) => info,
+        };
         Ok(Status { info, limitations })
     }
 
@@ -300,7 +357,8 @@ impl Spaces {
             ..OpenMediaRequest::default()
         };
         let opened: OpenMediaResponse = client.call("StreamService/OpenMedia", request).await?;
-        let base = client.address().to_string();
+        let at = self.seen_at.as_ref().unwrap_or_else(|| client.address());
+        let base = at.to_string();
         let ticket = &opened.ticket;
         let ws_path = match &*opened.ws_path {
             "" => format!("/media?ticket={ticket}"),
@@ -314,8 +372,7 @@ impl Spaces {
             ws_url: base.replacen("http", "ws", 1) + &ws_path,
             whep_url: format!("{base}/whep"),
             viewer_url: format!("{base}/viewer/#ticket={ticket}"),
-            webtransport_url: quic
-                .map(|quic| format!("https://{}:{}/media", client.address().host(), quic.port)),
+            webtransport_url: quic.map(|quic| format!("https://{}:{}/media", at.host(), quic.port)),
             quic: quic.map(|quic| Quic {
                 port: quic.port,
                 certificate_sha256: quic.certificate_sha256.clone(),
@@ -376,7 +433,7 @@ impl Spaces {
     ///
     /// As [`Registry::resolve`].
     pub fn client(&self, space: &str) -> Result<(Client, String)> {
-        let entry = self.registry.resolve(space)?;
+        let entry = self.resolve(space)?;
         Ok((Client::new(&entry.address, entry.token.as_ref())?, entry.info.id))
     }
 }

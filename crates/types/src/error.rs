@@ -267,6 +267,47 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Every cause, in declaration order.
+    pub const ALL: [Self; 37] = [
+        Self::UdpBlocked,
+        Self::RelayUnreachable,
+        Self::IceFailed,
+        Self::DtlsFailed,
+        Self::CodecUnavailable,
+        Self::NoDecoder,
+        Self::EncoderFailed,
+        Self::CaptureFailed,
+        Self::DisplayBlanked,
+        Self::Minimized,
+        Self::WindowUnavailable,
+        Self::TargetGone,
+        Self::SessionClosed,
+        Self::TicketExpired,
+        Self::ViewerTooSlow,
+        Self::TooManyViewers,
+        Self::GuestOffline,
+        Self::DigestMismatch,
+        Self::SizeMismatch,
+        Self::PathEscape,
+        Self::NameUnusable,
+        Self::DiskFull,
+        Self::Permission,
+        Self::Interrupted,
+        Self::PeerGone,
+        Self::Conflict,
+        Self::CorruptBundle,
+        Self::NotAcknowledged,
+        Self::Declined,
+        Self::Expired,
+        Self::NothingSelected,
+        Self::NotImportable,
+        Self::AppRunning,
+        Self::ProfileNewer,
+        Self::KeyUnavailable,
+        Self::RelayUnsealed,
+        Self::ManifestChanged,
+    ];
+
     /// The kind of error this is a cause of.
     pub const fn kind(self) -> Kind {
         match self {
@@ -619,6 +660,14 @@ mod tests {
                 "internal 500 13 1",
             ]
         );
+    }
+
+    #[test]
+    fn every_cause_is_in_the_list() {
+        for (at, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at, "{cause:?}");
+        }
+        assert_eq!(Cause::ALL.len(), Cause::ManifestChanged as usize + 1);
     }
 
     #[test]
