@@ -8,70 +8,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Folder, Gateway, Request, Script, Socket, TOKEN, Via, Window, binary};
+use spaceport_tests::{Agent, Folder, Gateway, Script, Socket, TOKEN, Via, Window, binary};
 use spaceport_types::Size;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-/// An agent, and the registry of the user it works for.
-struct Agent {
-    script: Script,
-    started: Value,
-    /// Their home, and where their Spaces are listed.
-    home: Folder,
-}
-
-impl Agent {
-    fn new(lifecycle: &str) -> Self {
-        let python = root().join("target/venv-mcp/bin/python");
-        assert!(
-            python.exists(),
-            "install the SDK first: python3 -m venv target/venv-mcp && \
-             target/venv-mcp/bin/pip install -r tests/e2e/requirements-mcp.txt"
-        );
-        let folder = Folder::new("mcp");
-        let mut command = Command::new(python);
-        command.arg(root().join("tests/e2e/mcp_agent.py")).arg(binary()).arg(folder.path());
-        command.arg(lifecycle).env("HOME", folder.path());
-        let mut script = Script::spawn(command);
-        let started = script.hear();
-        Self { script, started, home: folder }
-    }
-
-    fn ask(&mut self, what: &Value) -> Value {
-        self.script.tell(what);
-        self.script.hear()
-    }
-
-    fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        self.ask(&json!({ "do": "call", "tool": tool, "arguments": arguments }))
-    }
-
-    /// The value of a call that succeeds, in the one shape that has.
-    fn get(&mut self, tool: &str, arguments: Value) -> Value {
-        let result = self.call(tool, arguments);
-        assert_eq!(result["isError"], false, "{result}");
-        assert!(result.get("structuredContent").is_none(), "{result}");
-        assert_eq!(result["content"].as_array().unwrap().len(), 1, "{result}");
-        let text = result["content"][0]["text"].as_str().unwrap();
-        let value: Value = serde_json::from_str(text).unwrap();
-        let flat = matches!(text, "[]" | "{}");
-        assert!(flat || text.starts_with(['{', '[']) && text.contains("\n  "), "pretty: {text}");
-        value
-    }
-
-    /// The error of a call that fails, in the one shape that has.
-    fn fail(&mut self, tool: &str, arguments: Value) -> Value {
-        let result = self.call(tool, arguments);
-        assert_eq!(result["isError"], true, "{result}");
-        let error = result["structuredContent"]["error"].clone();
-        let text = format!("error: {}", error["message"].as_str().unwrap());
-        assert_eq!(result["content"], json!([{ "type": "text", "text": text }]));
-        assert_eq!(error["operation"], tool, "{error}");
-        error
-    }
 }
 
 #[test]
@@ -257,7 +198,7 @@ fn what_fails_says_why_in_one_shape() {
 fn an_agent_moves_an_app_once_a_person_has_agreed() {
     let gateway = Gateway::with_test_pattern();
     let mut agent = Agent::new("initialize");
-    let home = agent.home.path().to_owned();
+    let home = agent.home().to_owned();
     fs::create_dir(home.join(".claude")).unwrap();
     for (path, text) in [
         (".claude/.credentials.json", r#"{"claudeAiOauth":{}}"#),
@@ -388,17 +329,6 @@ fn a_rude_client_is_answered_and_does_not_end_the_conversation() {
     // A host that says nothing and goes is no failure.
     let mut silent = Command::new(binary());
     assert!(silent.arg("mcp").stdin(Stdio::null()).status().unwrap().success());
-}
-
-#[test]
-fn a_gateway_has_no_tools_of_its_own() {
-    let gateway = Gateway::with_test_pattern();
-    for token in [TOKEN, "wrong"] {
-        let authorization = format!("Bearer {token}");
-        let headers = [("authorization", &*authorization), ("content-type", "application/json")];
-        let request = Request { method: "POST", path: "/mcp", headers: &headers, body: b"{}" };
-        assert_eq!(request.send(gateway.http()).unwrap().status, 404);
-    }
 }
 
 fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {

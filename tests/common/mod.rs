@@ -1,3 +1,4 @@
+mod agent;
 mod cpu;
 mod folder;
 mod gateway;
@@ -13,6 +14,7 @@ mod socket;
 mod throttle;
 mod window;
 
+pub use agent::Agent;
 pub use cpu::Cpu;
 pub use folder::Folder;
 pub use gateway::{Gateway, Start, TOKEN, binary};

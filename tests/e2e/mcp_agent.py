@@ -4,11 +4,14 @@ import asyncio
 import json
 import sys
 
+import anyio
 from mcp import ClientSession, MCPError, StdioServerParameters
 from mcp.client import Client
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
-BINARY, FOLDER, LIFECYCLE = sys.argv[1:4]
+BINARY, FOLDER, LIFECYCLE, *ENDPOINT = sys.argv[1:]
 
 
 def say(value):
@@ -19,11 +22,44 @@ def plain(model):
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+async def call(session, request):
+    told = []
+
+    async def progress(moved, total, message):
+        told.append([moved, total])
+
+    callback = progress if request.get("progress") else None
+    result = await session.call_tool(request["tool"], request.get("arguments"), progress_callback=callback)
+    return plain(result) | ({"progress": told} if callback else {})
+
+
+async def take_back(session, request):
+    moving = anyio.Event()
+
+    async def progress(moved, total, message):
+        if moved > 0:
+            moving.set()
+
+    async def ask():
+        await session.call_tool(request["tool"], request["arguments"], progress_callback=progress)
+        moving.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        await moving.wait()
+        group.cancel_scope.cancel()
+    return {"taken_back": group.cancel_scope.cancelled_caught}
+
+
 async def act(session, request):
     try:
-        if request["do"] == "list":
-            return plain(await session.list_tools())
-        return plain(await session.call_tool(request["tool"], request.get("arguments")))
+        match request["do"]:
+            case "list":
+                return plain(await session.list_tools())
+            case "take_back":
+                return await take_back(session, request)
+            case _:
+                return await call(session, request)
     except MCPError as error:
         return {"protocol_error": error.error.code, "message": error.error.message}
 
@@ -33,17 +69,23 @@ async def serve(session):
         say(await act(session, json.loads(line)))
 
 
-async def main():
+def server():
+    if ENDPOINT:
+        url, token = ENDPOINT
+        client = create_mcp_http_client(headers={"Authorization": f"Bearer {token}"})
+        return streamable_http_client(url, http_client=client)
     # It gets PATH, HOME and the like, and nothing else of this environment.
-    server = StdioServerParameters(
-        command=BINARY, args=["mcp"], env={"SPACEPORT_CONFIG_DIR": FOLDER, "SPACEPORT_TOKEN": "not-for-agents"}
-    )
+    environment = {"SPACEPORT_CONFIG_DIR": FOLDER, "SPACEPORT_TOKEN": "not-for-agents"}
+    return stdio_client(StdioServerParameters(command=BINARY, args=["mcp"], env=environment))
+
+
+async def main():
     if LIFECYCLE == "initialize":
-        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        async with server() as (read, write), ClientSession(read, write) as session:
             say(plain(await session.initialize()))
             await serve(session)
     else:
-        async with Client(server) as client:
+        async with Client(server()) as client:
             say({"protocolVersion": client.protocol_version})
             await serve(client)
 

@@ -49,7 +49,9 @@ pub(crate) enum Verb {
     /// Say what a kind of error means, and what programs get to see of it.
     Errors(Errors),
     /// Serve the Spaces you have to an agent, as MCP tools on stdin and stdout.
-    Mcp(crate::teleport::args::Kept),
+    Mcp(Mcp),
+    /// Print what lets a shell complete these verbs and their flags.
+    Completions(Completions),
 }
 
 /// Serve this machine's desktop to viewers, over WebTransport, QUIC, WebSocket and WebRTC.
@@ -99,8 +101,32 @@ pub(crate) struct Doctor {
 /// Explain errors.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Errors {
-    /// The kind, as `kind` or `code` of an error has it. Without it: all of them.
+    /// The kind or the cause, as `kind`, `code` or `cause` of an error has it. Without it: all kinds.
     pub(crate) kind: Option<String>,
+    /// Print the page of the documentation that lists all of it.
+    #[arg(long, hide = true, conflicts_with = "kind")]
+    pub(crate) markdown: bool,
+}
+
+/// Complete in a shell.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Serve the Spaces you have to an agent.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mcp {
+    /// Speak streamable HTTP at this address instead, path `/mcp`; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) http: Option<SocketAddr>,
+    /// Ask for the token in this file, which only you may be able to read. Without it: one that is
+    /// made and kept in the state directory.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) kept: crate::teleport::args::Kept,
 }
 
 /// What is shown, and where.
@@ -168,7 +194,7 @@ impl At {
 pub(crate) struct Environment {
     pub(crate) token: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
-    home: Option<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
     /// Where the Spaces of this user are listed.
     pub(crate) config_dir: PathBuf,
     /// Whether there is a desktop to open a browser on.

@@ -2,6 +2,7 @@
 
 mod args;
 mod client;
+mod completions;
 mod doctor;
 mod errors;
 mod mcp;
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
         Verb::Stream(stream) => client::stream::run(stream, json, agent),
         Verb::Open(open) => client::open::run(open, json, agent),
         Verb::Errors(errors) => errors::run(&errors, json),
-        Verb::Mcp(kept) => mcp::run(kept),
+        Verb::Mcp(mcp) => mcp::run(&mcp, json),
+        Verb::Completions(completions) => completions::run(&completions),
     };
     match done {
         Ok(code) => code,

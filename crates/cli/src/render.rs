@@ -43,6 +43,12 @@ pub(crate) fn line_out(line: &str) {
     drop(writeln!(stdout, "{line}").and_then(|()| stdout.flush()));
 }
 
+/// Prints a text on stdout as it is.
+pub(crate) fn text_out(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
+}
+
 /// Prints one line on stderr, for people.
 pub(crate) fn line_err(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use spaceport_gateway::{Endpoints, Gateway};
+use spaceport_spaces::Address;
 use spaceport_types::{Error, Kind, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Serve;
-use crate::render;
+use crate::{mcp, render};
 
 /// What `--json` prints once the gateway serves.
 #[derive(Serialize)]
@@ -28,6 +29,9 @@ pub(crate) fn run(serve: &Serve, json: bool) -> Result<ExitCode> {
         // Before anything is started, so that a signal ends it in order.
         let stop = stop_signal()?;
         let gateway = Gateway::load(config).await?;
+        let own = Address::parse(&gateway.url())?;
+        let tools = mcp::of_space(own, gateway.token().clone());
+        let gateway = gateway.with_tools(tools);
         let viewer_url = gateway.viewer_url()?;
         let endpoints = gateway.endpoints();
         if json {
@@ -47,6 +51,7 @@ fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, d
     render::line_out(&format!(
         "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n  \
          gRPC, media socket   http://{http}\n  \
+         MCP                  http://{http}/mcp\n  \
          QUIC, WebTransport   udp {quic}\n  \
          WebRTC (WHEP)        http://{http}/whep   udp {webrtc}\n  \
          Space token          {token}\n\n  \

@@ -87,7 +87,7 @@ fn removed(spaces: &Spaces, remove: &Remove, agent: bool) -> Result<SpaceInfo> {
         return spaces.remove(&remove.name);
     }
     // Known first: there is no point in confirming what cannot be done.
-    let info = spaces.registry().resolve(&remove.name)?.info;
+    let info = spaces.resolve(&remove.name)?.info;
     let name = render::printable(info.shown_name());
     if agent || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Error::new(

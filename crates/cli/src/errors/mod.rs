@@ -1,9 +1,12 @@
 //! `spaceport errors`.
 
+mod page;
+mod words;
+
 use std::process::ExitCode;
 
 use serde::Serialize;
-use spaceport_types::{Disposition, Error, Kind, Result, Retry};
+use spaceport_types::{Cause, Disposition, Error, Kind, Result, Retry};
 
 use crate::args::Errors;
 use crate::render::{self, code_of, word};
@@ -19,6 +22,23 @@ struct Row {
     grpc: i32,
     retry: Retry,
     disposition: Disposition,
+}
+
+/// One cause, where it has been asked for.
+#[derive(Serialize)]
+struct Exact {
+    cause: Cause,
+    meaning: &'static str,
+    remedy: &'static str,
+    retry: Retry,
+    verbs: &'static str,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Kind(Kind),
+    Cause(Cause),
 }
 
 impl Row {
@@ -38,7 +58,11 @@ impl Row {
 }
 
 pub(crate) fn run(errors: &Errors, json: bool) -> Result<ExitCode> {
-    match &errors.kind {
+    if errors.markdown {
+        render::text_out(&page::page());
+        return Ok(ExitCode::SUCCESS);
+    }
+    match errors.kind.as_deref().map(named).transpose()? {
         None => {
             let rows: Vec<_> = Kind::ALL.into_iter().map(Row::of).collect();
             if json {
@@ -48,32 +72,68 @@ pub(crate) fn run(errors: &Errors, json: bool) -> Result<ExitCode> {
                 render::table(headings, rows.iter().map(cells));
             }
         }
-        Some(name) => {
-            let row = Row::of(named(name)?);
-            if json {
-                render::json(&row);
-            } else {
-                render::facts(&[
-                    ("kind", &word(row.kind)),
-                    ("code", &row.code),
-                    ("meaning", row.meaning),
-                    ("exit code", &row.exit.to_string()),
-                    ("HTTP status", &row.http.to_string()),
-                    ("gRPC status", &row.grpc.to_string()),
-                    ("retry", retry_in_words(row.retry)),
-                    ("effect", effect_in_words(row.disposition)),
-                ]);
-            }
-        }
+        Some(Named::Kind(kind)) => describe(&Row::of(kind), json),
+        Some(Named::Cause(cause)) => describe_cause(cause, json),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn named(name: &str) -> Result<Kind> {
+fn describe(row: &Row, json: bool) {
+    if json {
+        return render::json(row);
+    }
+    let words = words::of_kind(row.kind);
+    render::facts(&[
+        ("kind", &word(row.kind)),
+        ("code", &row.code),
+        ("meaning", words.meaning),
+        ("what to do", words.remedy),
+        ("exit code", &row.exit.to_string()),
+        ("HTTP status", &row.http.to_string()),
+        ("gRPC status", &row.grpc.to_string()),
+        ("retry", retry_in_words(row.retry)),
+        ("effect", effect_in_words(row.disposition)),
+        ("returned by", words.verbs),
+    ]);
+    let causes = Cause::ALL.into_iter().filter(|cause| cause.kind() == row.kind);
+    let causes: Vec<_> =
+        causes.map(|cause| [word(cause), words::of_cause(cause).meaning.to_owned()]).collect();
+    if !causes.is_empty() {
+        render::line_out("");
+        render::table(["CAUSE", "MEANING"], causes);
+    }
+}
+
+fn describe_cause(cause: Cause, json: bool) {
+    let words = words::of_cause(cause);
+    let exact = Exact {
+        cause,
+        meaning: words.meaning,
+        remedy: words.remedy,
+        retry: cause.retry(),
+        verbs: words.verbs,
+    };
+    if json {
+        return render::json(&exact);
+    }
+    render::facts(&[
+        ("cause", &word(cause)),
+        ("kind", &word(cause.kind())),
+        ("meaning", exact.meaning),
+        ("what to do", exact.remedy),
+        ("retry", retry_in_words(exact.retry)),
+        ("returned by", exact.verbs),
+    ]);
+}
+
+fn named(name: &str) -> Result<Named> {
     let wanted = name.to_ascii_lowercase();
-    Kind::ALL.into_iter().find(|&kind| word(kind) == wanted).ok_or_else(|| {
+    let kind = Kind::ALL.into_iter().find(|&kind| word(kind) == wanted).map(Named::Kind);
+    let cause = || Cause::ALL.into_iter().find(|&cause| word(cause) == wanted).map(Named::Cause);
+    kind.or_else(cause).ok_or_else(|| {
         let shown: String = name.chars().take(40).collect();
-        Error::new(Kind::NotFound, format!("no kind of error is called `{}`", shown.escape_debug()))
+        let shown = shown.escape_debug();
+        Error::new(Kind::NotFound, format!("no kind or cause of an error is called `{shown}`"))
             .hint("Run `spaceport errors` to see all of them")
     })
 }
@@ -115,11 +175,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_found_by_its_name_and_by_its_code() {
+    fn kinds_and_causes_are_found_by_their_names() {
         for kind in Kind::ALL {
-            assert_eq!(named(&word(kind)).unwrap(), kind);
-            assert_eq!(named(&code_of(kind)).unwrap(), kind);
+            assert_eq!(named(&word(kind)).unwrap(), Named::Kind(kind));
+            assert_eq!(named(&code_of(kind)).unwrap(), Named::Kind(kind));
+        }
+        for cause in Cause::ALL {
+            assert_eq!(named(&word(cause)).unwrap(), Named::Cause(cause));
         }
         assert_eq!(named("sunspots").unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn every_kind_and_cause_has_words() {
+        let kinds = Kind::ALL.map(words::of_kind);
+        for words in kinds.into_iter().chain(Cause::ALL.map(words::of_cause)) {
+            assert!(!words.meaning.contains("a later spaceport"), "{}", words.meaning);
+            for sentence in [words.meaning, words.remedy] {
+                assert!(sentence.ends_with('.'), "{sentence}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_of_the_documentation_is_this_one() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            kept == page::page(),
+            "docs/errors.md is out of date; renew it by \
+             `cargo run -p spaceport-cli -- errors --markdown > docs/errors.md`"
+        );
     }
 }

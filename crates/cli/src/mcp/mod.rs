@@ -1,9 +1,13 @@
-//! `spaceport mcp`: the Spaces of this user as MCP tools, on stdin and stdout.
+//! `spaceport mcp`: the Spaces of this user as MCP tools, on stdin and stdout or over HTTP; and those
+//! that a Space has of its own, which `spaceport serve` mounts.
 //!
 //! The server only carries: [`tools`] says which there are, and `spaceport-spaces` does what they do.
 //! A tool that fails is a result that says so; an error of the protocol is for calls that are none.
 
+mod files;
+mod http;
 mod parameters;
+mod serve;
 mod teleport;
 mod tools;
 
@@ -11,7 +15,9 @@ use std::borrow::Cow;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Router;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
     CustomResult, Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
@@ -22,13 +28,16 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
 use serde_json::json;
-use spaceport_spaces::Spaces;
-use spaceport_types::{Error, Kind, Result};
+use spaceport_spaces::{Address, Spaces};
+use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
+use crate::args::Mcp as Args;
 use crate::client;
 use crate::render;
 use crate::teleport::args::Kept;
+use files::Call;
 use tools::Tools;
 
 /// The longest message that is read. A call has some names in it; what is longer is none.
@@ -36,7 +45,10 @@ const LONGEST_MESSAGE: usize = 1 << 20;
 
 /// How many calls run at a time. More wait: an agent that asks for a thousand things at once gets
 /// them all, and does not get a thousand connections.
-const CALLS: usize = 32;
+const CALLS: u32 = 32;
+
+/// How long calls get to end, once nobody waits for them.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 const VERSIONS: &[ProtocolVersion] =
     &[ProtocolVersion::V_2025_06_18, ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28];
@@ -44,13 +56,39 @@ const VERSIONS: &[ProtocolVersion] =
 const INSTRUCTIONS: &str = "\
 Spaces are desktops of virtual machines and containers. `list_spaces` says which there are and \
 `add_space` adds one. To see one, call `stream_endpoint` and connect to what it answers while its \
-ticket lets you in, or give a person the address that `open_space_viewer` answers. \
-`teleport_app` moves an app's session to a Space, once a person has agreed in their own terminal; \
+ticket lets you in, or give a person the address that `open_space_viewer` answers. `send_file`, \
+`upload` and `download` move files between this machine and a Space. `teleport_app` moves an app's session to a Space, once a person has agreed in their own terminal; \
 you cannot agree for them. A failed call \
 carries `structuredContent.error`: `kind` says what went wrong, `hint` what to do next, and `retry` \
 whether trying again can help.";
 
-pub(crate) fn run(kept: Kept) -> Result<ExitCode> {
+const INSTRUCTIONS_WITHIN: &str = "\
+These tools are of the one Space that serves them: a desktop. To see it, call `stream_endpoint` and \
+connect to what it answers while its ticket lets you in, or give a person the address that \
+`open_space_viewer` answers. A failed call carries `structuredContent.error`: `kind` says what went \
+wrong, `hint` what to do next, and `retry` whether trying again can help.";
+
+pub(crate) fn run(args: &Args, json: bool) -> Result<ExitCode> {
+    let server = Server::beside(User {
+        spaces: client::mine(),
+        kept: args.kept.clone(),
+        call: Call::default(),
+    });
+    match args.http {
+        Some(listen) => serve::run(server, listen, args, json),
+        None => converse(server),
+    }
+}
+
+/// The endpoint that a Space has, once somebody asks for its token around it.
+pub(crate) fn of_space(own: Address, token: Redacted<String>) -> Router {
+    let spaces = Spaces::itself(own, Some(token));
+    let kept = Kept { state_dir: None };
+    http::routes(Server::within(User { spaces, kept, call: Call::default() }))
+}
+
+/// Speaks with one agent's host, which started this.
+fn converse(server: Server) -> Result<ExitCode> {
     if std::io::stdin().is_terminal() {
         render::hint("This is for an agent's host, which starts it and speaks on stdin");
     }
@@ -58,17 +96,19 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode> {
         let (input, output) = stdio_pipes();
         let transport =
             AsyncRwTransport::new_server(input, output).with_max_line_length(LONGEST_MESSAGE);
-        let server = Server::new(User { spaces: client::mine(), kept });
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
             Error::new(Kind::Mcp, "the conversation with the agent failed").source(source)
         };
-        let running = match server.serve(transport).await {
+        let running = match server.clone().serve(transport).await {
             Ok(running) => running,
             // A host that looked whether it starts, and said nothing.
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
             Err(error) => return Err(failed(error.into())),
         };
-        running.waiting().await.map_err(|error| failed(error.into()))?;
+        let ended = running.waiting().await;
+        // Calls that were cut off take back what they have staged.
+        drop(timeout(FAREWELL, server.calls.acquire_many(CALLS)).await);
+        ended.map_err(|error| failed(error.into()))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -79,17 +119,37 @@ struct User {
     spaces: Spaces,
     /// Where the consent is that they gave.
     kept: Kept,
+    /// What they are asking for.
+    call: Call,
 }
 
+/// Answers one client. Cloning it makes another of the same user, under the same limits.
+#[derive(Clone)]
 struct Server {
     user: User,
-    tools: Tools,
+    tools: Arc<Tools>,
+    instructions: &'static str,
     calls: Arc<Semaphore>,
 }
 
 impl Server {
-    fn new(user: User) -> Self {
-        Self { user, tools: Tools::all(), calls: Arc::new(Semaphore::new(CALLS)) }
+    /// The one beside an agent: it knows the Spaces of its user, and the files of this machine.
+    fn beside(user: User) -> Self {
+        Self::new(user, Tools::beside(), INSTRUCTIONS)
+    }
+
+    /// The one in a Space, which knows that Space.
+    fn within(user: User) -> Self {
+        Self::new(user, Tools::within(), INSTRUCTIONS_WITHIN)
+    }
+
+    fn new(user: User, tools: Tools, instructions: &'static str) -> Self {
+        Self {
+            user,
+            tools: Arc::new(tools),
+            instructions,
+            calls: Arc::new(Semaphore::new(CALLS as usize)),
+        }
     }
 }
 
@@ -99,7 +159,7 @@ impl ServerHandler for Server {
             .with_server_info(
                 Implementation::new("spaceport", env!("CARGO_PKG_VERSION")).with_title("Spaceport"),
             )
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(self.instructions)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -117,7 +177,7 @@ impl ServerHandler for Server {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tools.named(&request.name) else {
             let name: String = request.name.chars().take(80).collect();
@@ -126,7 +186,16 @@ impl ServerHandler for Server {
         };
         // Never closed while there is a server.
         let _turn = self.calls.acquire().await;
-        let done = tool.call(self.user.clone(), request.arguments.unwrap_or_default()).await;
+        let mut user = self.user.clone();
+        // Over HTTP to a Space, what is answered leads where the client came from.
+        if tool.is_within()
+            && let Some(at) = context.extensions.get().and_then(http::seen_at)
+        {
+            user.spaces = user.spaces.seen_at(at);
+        }
+        let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
+        user.call = Call { progress, stop: context.ct.clone() };
+        let done = tool.call(user, request.arguments.unwrap_or_default()).await;
         let success = |text| CallToolResult::success(vec![ContentBlock::text(text)]);
         Ok(done.map_or_else(|error| failure(&error), success).into())
     }

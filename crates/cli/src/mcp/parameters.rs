@@ -155,6 +155,50 @@ pub(crate) struct TeleportApp {
     pub(crate) request_id: Option<String>,
 }
 
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SendFile {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// The file or folder on this machine. `~` is the home.
+    pub(crate) path: String,
+    /// Where below the Space's downloads it goes, such as `reports/today`. Left out: right there.
+    pub(crate) target_directory: Option<String>,
+    /// Leave out what `.gitignore`, `.ignore` and `.dockerignore` do.
+    #[schemars(extend("default" = true))]
+    pub(crate) respect_ignorefiles: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Upload {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// The file or folder on this machine. `~` is the home.
+    pub(crate) path: String,
+    /// Its path in the Space. Left out: a free name in the Space's `~/Downloads`.
+    pub(crate) dest: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Download {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// The file or folder in the Space.
+    pub(crate) path: String,
+    /// The folder on this machine that it goes to. `~` is the home.
+    #[schemars(extend("default" = "~/Downloads/cua-spaces"))]
+    pub(crate) dest: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SpaceWrite {
+    /// The Space, by name or id.
+    pub(crate) space: String,
+    /// The file's path in the Space. Folders on the way there are made.
+    pub(crate) path: String,
+    /// The whole text.
+    pub(crate) content: String,
+}
+
 const APPS: [&str; 5] = ["firefox", "chromium", "chrome", "vscode", "claude-code"];
 const SCOPES: [&str; 3] = ["tabs", "session", "full"];
 

@@ -9,25 +9,27 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use spaceport_types::{Error, Kind, Result};
 
 use super::parameters::{
     AddSpace, ListWindows, Nothing, OfSpace, RenameSpace, StreamAny, StreamWindow, TeleportApp,
     TeleportManifest, read,
 };
-use super::{User, teleport};
+use super::{User, files, teleport};
 use crate::client::now;
 
 /// The value as JSON, printed for people who read along.
 type Done = Pin<Box<dyn Future<Output = Result<String>> + Send>>;
 
-/// All of them.
+/// Those of one server.
 pub(crate) struct Tools(Vec<Entry>);
 
 /// One tool, and what runs when it is called.
 pub(crate) struct Entry {
     tool: Tool,
+    /// Whether it is a Space's own, and takes no `space`.
+    within: bool,
     run: Box<dyn Fn(User, JsonObject) -> Done + Send + Sync>,
 }
 
@@ -42,6 +44,10 @@ enum Effect {
     Destroys,
     /// It puts something where something may have been, and again when it is called again.
     Moves,
+    /// It reads, and what it puts on this machine is under a new name each time.
+    Fetches,
+    /// It puts something where something may have been, and the same when it is called again.
+    Overwrites,
 }
 
 /// How far a call reaches.
@@ -62,9 +68,32 @@ struct ViewerPage {
     ticket_expires_at: String,
 }
 
+/// The argument that names a Space.
+const SPACE: &str = "space";
+
+/// The tools that a Space has of itself. The others need what is not in a Space: a list of Spaces, or
+/// the files and apps of the machine where the agent is.
+const WITHIN: [&str; 6] = [
+    "stream_status",
+    "list_space_windows",
+    "stream_endpoint",
+    "stream_space_window",
+    "open_space_viewer",
+    "space_write",
+];
+
 impl Tools {
-    pub(crate) fn all() -> Self {
-        use Effect::{Changes, Destroys, Moves, Reads};
+    /// Those of a server within a Space.
+    pub(crate) fn within() -> Self {
+        let mut tools = Self::beside();
+        tools.0.retain(|entry| WITHIN.contains(&&*entry.tool.name));
+        tools.0.iter_mut().for_each(Entry::put_within);
+        tools
+    }
+
+    /// Those of a server beside an agent, which are all.
+    pub(crate) fn beside() -> Self {
+        use Effect::{Changes, Destroys, Fetches, Moves, Overwrites, Reads};
         Self(vec![
             entry(
                 "list_spaces",
@@ -139,6 +168,33 @@ impl Tools {
                 },
             ),
             entry(
+                "send_file",
+                (Moves, Reach::Space),
+                "Send a file or a folder of this machine to where a Space receives files. All of it \
+                 arrives, checked, or nothing does; what has its name already stays.",
+                files::send_file,
+            ),
+            entry(
+                "upload",
+                (Moves, Reach::Space),
+                "Put a file or a folder of this machine at a path of a Space. A file that is there \
+                 is written over; a folder needs a free path.",
+                files::upload,
+            ),
+            entry(
+                "download",
+                (Fetches, Reach::Space),
+                "Get a file or a folder of a Space. What has its name here already stays, and it \
+                 gets another; `dest` of the answer says which.",
+                files::download,
+            ),
+            entry(
+                "space_write",
+                (Overwrites, Reach::Space),
+                "Write a text to a file of a Space, over what is there.",
+                files::write,
+            ),
+            entry(
                 "teleport_manifest",
                 (Reads, Reach::Space),
                 "Say what of an app on this machine could move to a Space, and which of it is \
@@ -166,8 +222,28 @@ impl Tools {
 }
 
 impl Entry {
-    pub(crate) fn call(&self, user: User, arguments: JsonObject) -> Done {
+    pub(crate) fn call(&self, user: User, mut arguments: JsonObject) -> Done {
+        if self.within {
+            // It answers to every name.
+            arguments.insert(SPACE.to_owned(), json!(""));
+        }
         (self.run)(user, arguments)
+    }
+
+    pub(crate) fn is_within(&self) -> bool {
+        self.within
+    }
+
+    /// Takes the argument out that names the Space.
+    fn put_within(&mut self) {
+        self.within = true;
+        let schema = Arc::make_mut(&mut self.tool.input_schema);
+        if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+            properties.remove(SPACE);
+        }
+        if let Some(Value::Array(required)) = schema.get_mut("required") {
+            required.retain(|name| name != SPACE);
+        }
     }
 }
 
@@ -188,8 +264,8 @@ where
     Arc::make_mut(&mut schema).entry("properties").or_insert_with(|| json!({}));
     let annotations = ToolAnnotations::from_raw(
         None,
-        Some(matches!(effect, Effect::Reads)),
-        Some(matches!(effect, Effect::Destroys | Effect::Moves)),
+        Some(matches!(effect, Effect::Reads | Effect::Fetches)),
+        Some(matches!(effect, Effect::Destroys | Effect::Moves | Effect::Overwrites)),
         Some(!matches!(effect, Effect::Moves)),
         Some(matches!(reach, Reach::Space)),
     );
@@ -205,5 +281,5 @@ where
                 .map_err(|error| Error::new(Kind::Internal, "the result is no JSON").source(error))
         })
     };
-    Entry { tool, run: Box::new(run) }
+    Entry { tool, within: false, run: Box::new(run) }
 }

@@ -1,0 +1,119 @@
+//! The tools that move files, told of progress and stopped by whoever called.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{ProgressNotificationParam, ProgressToken};
+use rmcp::{Peer, RoleServer};
+use spaceport_spaces::files::{
+    Download, Downloaded, SendFile, Sent, Upload, Uploaded, Watched, Write, Written,
+};
+use spaceport_types::Result;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::User;
+use super::parameters as of;
+use crate::args::Environment;
+
+/// How often a caller is told how far it is.
+const REPORT: Duration = Duration::from_millis(200);
+
+/// Where downloads go, as the public contract has it.
+const DOWNLOADS: &str = "~/Downloads/cua-spaces";
+
+/// The call that a tool runs for.
+#[derive(Clone, Default)]
+pub(crate) struct Call {
+    /// Who wants to know of progress, and what they know it by.
+    pub(crate) progress: Option<(Peer<RoleServer>, ProgressToken)>,
+    /// When they no longer want it.
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) async fn send_file(user: User, it: of::SendFile) -> Result<Sent> {
+    let send = SendFile {
+        space: it.space,
+        path: local(&it.path),
+        target_directory: it.target_directory.unwrap_or_default(),
+        respect_ignorefiles: it.respect_ignorefiles.unwrap_or(true),
+    };
+    let spaces = user.spaces;
+    user.call.watch(|watched| async move { spaces.send_file(send, &watched).await }).await
+}
+
+pub(crate) async fn upload(user: User, it: of::Upload) -> Result<Uploaded> {
+    let upload = Upload { space: it.space, path: local(&it.path), dest: it.dest };
+    let spaces = user.spaces;
+    user.call.watch(|watched| async move { spaces.upload(upload, &watched).await }).await
+}
+
+pub(crate) async fn download(user: User, it: of::Download) -> Result<Downloaded> {
+    let dest = it.dest.filter(|dest| !dest.is_empty());
+    let dest = local(dest.as_deref().unwrap_or(DOWNLOADS));
+    let download = Download { space: it.space, path: it.path, dest };
+    let spaces = user.spaces;
+    user.call.watch(|watched| async move { spaces.download(download, &watched).await }).await
+}
+
+pub(crate) async fn write(user: User, it: of::SpaceWrite) -> Result<Written> {
+    let write = Write { space: it.space, path: it.path, content: it.content };
+    let spaces = user.spaces;
+    user.call.watch(|watched| async move { spaces.write(write, &watched).await }).await
+}
+
+/// A path of this machine, from the home where it starts with `~`.
+fn local(path: &str) -> PathBuf {
+    match (path.strip_prefix('~'), Environment::read().home) {
+        (Some(""), Some(home)) => home,
+        (Some(below), Some(home)) if below.starts_with('/') => {
+            home.join(below.trim_start_matches('/'))
+        }
+        _ => PathBuf::from(path),
+    }
+}
+
+impl Call {
+    /// Runs a transfer, and says how far it is to a caller who asked.
+    async fn watch<T, W>(self, work: impl FnOnce(Watched) -> W) -> Result<T>
+    where
+        W: Future<Output = Result<T>>,
+    {
+        let (told, mut known) = watch::channel((0, 0));
+        let progress = Arc::new(move |moved, total| {
+            told.send_replace((moved, total));
+        });
+        let mut work = std::pin::pin!(work(Watched { progress, stop: self.stop }));
+        let Some((peer, token)) = self.progress else { return work.await };
+        let mut ticks = interval(REPORT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let done = loop {
+            tokio::select! {
+                done = &mut work => break done,
+                _ = ticks.tick() => report(&peer, &token, &mut known).await,
+            }
+        };
+        if done.is_ok() {
+            report(&peer, &token, &mut known).await;
+        }
+        done
+    }
+}
+
+async fn report(
+    peer: &Peer<RoleServer>,
+    token: &ProgressToken,
+    known: &mut watch::Receiver<(u64, u64)>,
+) {
+    let changed = known.has_changed().unwrap_or(true);
+    let (moved, total) = *known.borrow_and_update();
+    if !changed {
+        return;
+    }
+    let mut progress = ProgressNotificationParam::new(token.clone(), moved as f64);
+    progress.total = Some(total as f64);
+    // Who is gone needs no progress; that they are is told elsewhere.
+    drop(peer.notify_progress(progress).await);
+}

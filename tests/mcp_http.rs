@@ -1,0 +1,208 @@
+//! MCP over HTTP: a Space's own endpoint, and the one beside an agent.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use spaceport_tests::{Agent, Answer, Folder, Gateway, Request, Socket, TOKEN, Via, binary};
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{
+    "protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"rude","version":"0"}}}"#;
+
+/// One request, with what a client of the protocol sends and `more`, of which an empty value takes
+/// the header of that name away.
+fn ask(at: SocketAddr, method: &str, more: &[(&str, &str)], body: &str) -> Answer {
+    let authorization = format!("Bearer {TOKEN}");
+    let mut headers = vec![
+        ("authorization", &*authorization),
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+    ];
+    for &(name, value) in more {
+        headers.retain(|header| header.0 != name);
+        if !value.is_empty() {
+            headers.push((name, value));
+        }
+    }
+    let body = body.as_bytes();
+    Request { method, path: "/mcp", headers: &headers, body }.send(at).unwrap()
+}
+
+/// The names of the tools that an agent has, each with whether it wants to know which Space.
+fn tools(agent: &mut Agent) -> Vec<(String, bool)> {
+    let listed = agent.ask(&json!({ "do": "list" }));
+    let tools = listed["tools"].as_array().unwrap().iter().map(|tool| {
+        let space = &tool["inputSchema"]["properties"]["space"];
+        (tool["name"].as_str().unwrap().to_owned(), !space.is_null())
+    });
+    tools.collect()
+}
+
+#[tokio::test]
+async fn a_space_has_tools_of_its_own_for_every_protocol() {
+    let gateway = Gateway::with_test_pattern();
+    let url = format!("http://{}/mcp", gateway.http());
+    for (lifecycle, version) in [("initialize", "2025-11-25"), ("discover", "2026-07-28")] {
+        let mut agent = Agent::over_http(lifecycle, &url, TOKEN);
+        assert_eq!(agent.started["protocolVersion"], version);
+        let names = [
+            "stream_status",
+            "list_space_windows",
+            "stream_endpoint",
+            "stream_space_window",
+            "open_space_viewer",
+            "space_write",
+        ];
+        assert_eq!(tools(&mut agent), names.map(|name| (name.to_owned(), false)));
+        assert_eq!(agent.call("list_spaces", json!({}))["protocol_error"], -32602);
+
+        let status = agent.get("stream_status", json!({}));
+        assert!(status["features"].as_array().unwrap().contains(&json!("desktop_stream")));
+        // Whatever it is called, it is this one.
+        let endpoint = agent.get("stream_endpoint", json!({ "space": "another" }));
+        let at = format!("ws://{}", gateway.http());
+        let path = endpoint["ws_url"].as_str().unwrap().strip_prefix(&at).unwrap().to_owned();
+        let mut socket = Socket::open(gateway.http(), &path, Via::Query, None).await.unwrap();
+        assert_eq!(socket.packet().await.0["keyframe"], true);
+        let missing = agent.fail("stream_endpoint", json!({ "display": "nowhere" }));
+        assert_eq!(missing["kind"], "not_found");
+        let wrong = agent.fail("stream_endpoint", json!({ "max_fps": "many" }));
+        assert_eq!(wrong["issues"][0]["path"], "max_fps");
+
+        let text = json!({ "path": "~/notes/a.txt", "content": "hello" });
+        let written = agent.get("space_write", text);
+        assert_eq!((&written["bytes"], &written["verified"]), (&json!(5), &json!(true)));
+        let path = gateway.home().join("notes/a.txt");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "hello");
+    }
+}
+
+#[test]
+fn what_it_answers_leads_where_the_client_came_from() {
+    let gateway = Gateway::with_test_pattern();
+    let name = format!("localhost:{}", gateway.http().port());
+    let mut agent = Agent::over_http("discover", &format!("http://{name}/mcp"), TOKEN);
+    let endpoint = agent.get("stream_endpoint", json!({}));
+    for (field, start) in [("ws_url", "ws"), ("whep_url", "http"), ("viewer_url", "http")] {
+        let url = endpoint[field].as_str().unwrap();
+        assert!(url.starts_with(&format!("{start}://{name}/")), "{url}");
+    }
+}
+
+#[test]
+fn who_may_not_is_told_so() {
+    let gateway = Gateway::with_test_pattern();
+    let at = gateway.http();
+    for wrong in ["Bearer wrong", ""] {
+        let refused = ask(at, "POST", &[("authorization", wrong)], INITIALIZE);
+        assert_eq!((refused.status, &refused.json()["kind"]), (401, &json!("unauthenticated")));
+    }
+    let own = format!("http://{at}");
+    for (origin, status) in
+        [("https://evil.example", 403), ("null", 403), ("http://localhost:1", 403), (&*own, 200)]
+    {
+        let answer = ask(at, "POST", &[("origin", origin)], INITIALIZE);
+        assert_eq!(answer.status, status, "{origin}");
+        if status == 403 {
+            assert_eq!(answer.json()["kind"], "permission_denied");
+        }
+    }
+    let version = ("mcp-protocol-version", "1999-01-01");
+    let list = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
+    let session = |answer: &Answer| answer.headers["mcp-session-id"].clone();
+    let id = session(&ask(at, "POST", &[], INITIALIZE));
+    let with = [("mcp-session-id", &*id)];
+    assert_eq!(ask(at, "POST", &[with[0], version], list).status, 400);
+    for (more, body, status) in [
+        (&[("accept", "text/html")][..], INITIALIZE, Some(406)),
+        (&[("content-type", "text/plain")], INITIALIZE, Some(415)),
+        (&[("mcp-session-id", "another")], list, Some(404)),
+        (&[], &"x".repeat(2 << 20), Some(413)),
+        // The library's own choice: a call without a session, and what is no JSON.
+        (&[], list, None),
+        (&[], "no json", None),
+    ] {
+        let answer = ask(at, "POST", more, body);
+        assert!((400..500).contains(&answer.status), "{more:?} {}", answer.status);
+        assert!(status.is_none_or(|status| status == answer.status), "{more:?} {}", answer.status);
+    }
+    // A session that was ended is gone.
+    assert!((200..300).contains(&ask(at, "DELETE", &with, "").status));
+    assert_eq!(ask(at, "POST", &with, list).status, 404);
+}
+
+#[test]
+fn there_is_room_for_so_many_sessions() {
+    let gateway = Gateway::with_test_pattern();
+    let open = || ask(gateway.http(), "POST", &[], INITIALIZE);
+    let sessions: Vec<_> = (0..64)
+        .map(|_| {
+            let opened = open();
+            assert_eq!(opened.status, 200);
+            opened.headers["mcp-session-id"].clone()
+        })
+        .collect();
+    let refused = open();
+    assert_eq!((refused.status, &refused.json()["kind"]), (429, &json!("limit_exceeded")));
+    assert!(refused.json()["retry_after_ms"].is_u64());
+    // A client that needs none has room.
+    let url = format!("http://{}/mcp", gateway.http());
+    let mut agent = Agent::over_http("discover", &url, TOKEN);
+    agent.get("stream_status", json!({}));
+    ask(gateway.http(), "DELETE", &[("mcp-session-id", &sessions[0])], "");
+    assert_eq!(open().status, 200);
+}
+
+/// `spaceport mcp --http`, ended when dropped.
+struct Beside {
+    child: Child,
+    started: Value,
+    folder: Folder,
+}
+
+impl Beside {
+    fn start() -> Self {
+        let folder = Folder::new("beside");
+        let mut command = Command::new(binary());
+        command.args(["mcp", "--http", "127.0.0.1:0", "--json"]);
+        command.env("HOME", folder.path()).env("SPACEPORT_CONFIG_DIR", folder.path());
+        command.env_remove("XDG_STATE_HOME").env_remove("SPACEPORT_STATE_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, started: serde_json::from_str(&line).unwrap(), folder }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn an_agent_that_starts_no_program_has_every_tool_over_http() {
+    let gateway = Gateway::with_test_pattern();
+    let beside = Beside::start();
+    let url = beside.started["url"].as_str().unwrap();
+    let token = std::fs::read_to_string(beside.started["token_file"].as_str().unwrap()).unwrap();
+    let mut agent = Agent::over_http("initialize", url, token.trim());
+    let mut stdio = Agent::new("initialize");
+    assert_eq!(
+        agent.ask(&json!({ "do": "list" }))["tools"],
+        stdio.ask(&json!({ "do": "list" }))["tools"]
+    );
+    let address = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": address, "token": TOKEN, "name": "box" }));
+    assert_eq!(agent.get("list_spaces", json!({}))[0]["name"], "box");
+    let file = beside.folder.path().join("report.txt");
+    std::fs::write(&file, "hello").unwrap();
+    let (sent, progress) =
+        agent.get_watched("send_file", json!({ "space": "box", "path": "~/report.txt" }));
+    assert_eq!(sent["files"][0]["size"], 5);
+    assert_eq!(progress.last(), Some(&(5.0, 5.0)));
+    assert!(gateway.home().join("Downloads/report.txt").exists());
+}
