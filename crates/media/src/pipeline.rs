@@ -686,6 +686,8 @@ fn interval(max_fps: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::os::fd::BorrowedFd;
+
+    use rustix::process::{Pid, Signal, kill_process};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::task::Wake;
@@ -1403,6 +1405,26 @@ mod tests {
         server.kill().unwrap();
         let Event::Suspended(_, reason) = viewer.event() else { panic!("not suspended") };
         assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
+        space.end();
+    }
+
+    #[test]
+    fn a_server_that_hangs_suspends_the_stream_until_it_answers() {
+        let server = Xvfb::with(Size::new(320, 240), 24, &[&own_display()]).unwrap();
+        let pid = Pid::from_raw(server.pid().cast_signed()).unwrap();
+        let space = Space::on(&server);
+        let mut viewer = space.attach();
+        assert!(viewer.packet().keyframe);
+        viewer.until_still();
+        kill_process(pid, Signal::STOP).unwrap();
+        let Event::Suspended(_, reason) = viewer.event() else { panic!("not suspended") };
+        assert_eq!(reason.cause(), Some(Cause::CaptureFailed));
+        assert!(reason.to_string().ends_with("does not answer"), "{reason}");
+        // It hangs while it is connected to anew, too.
+        std::thread::sleep(Duration::from_secs(1));
+        kill_process(pid, Signal::CONT).unwrap();
+        assert!(matches!(viewer.event(), Event::Resumed));
+        assert!(viewer.packet().keyframe);
         space.end();
     }
 

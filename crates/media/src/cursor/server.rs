@@ -10,9 +10,8 @@ use x11rb::protocol::xfixes::{self, ConnectionExt as _, CursorNotifyMask};
 use x11rb::protocol::xinput::{self, ConnectionExt as _, XIEventMask};
 use x11rb::protocol::xproto::{ConnectionExt as _, Window};
 use x11rb::protocol::{ErrorKind, Event};
-use x11rb::rust_connection::RustConnection;
 
-use crate::capture::x11::{connect, has, lost};
+use crate::capture::x11::{X11, connect, has, lost};
 
 /// The longest side of an image that is told. Ten times what is usual; one that a desktop blows up to
 /// be found is cut to what lies around the pixel that points.
@@ -29,7 +28,7 @@ const CONNECTION_BITS: u32 = 21;
 /// A connection that is told what happens to the pointer.
 #[derive(Debug)]
 pub(super) struct Server {
-    conn: RustConnection,
+    conn: X11,
     /// The display's id, for messages.
     id: String,
     root: Window,
@@ -126,7 +125,7 @@ impl Server {
 }
 
 /// Asks to be told of what happens to the pointer, and says whether that includes motion.
-fn listen(conn: &RustConnection, root: Window) -> Result<bool, ReplyError> {
+fn listen(conn: &X11, root: Window) -> Result<bool, ReplyError> {
     conn.xfixes_query_version(5, 0)?.reply()?;
     conn.xfixes_select_cursor_input(root, CursorNotifyMask::DISPLAY_CURSOR)?.check()?;
     if !has(conn, xinput::X11_EXTENSION_NAME)? {

@@ -14,12 +14,11 @@ use x11rb::protocol::xproto::{
     AtomEnum, ChangeWindowAttributesAux, ConfigureWindowAux, ConnectionExt as _, EventMask,
     InputFocus, MapState, StackMode, Window as Native, WindowClass,
 };
-use x11rb::rust_connection::RustConnection;
 
 use super::native::{self, AskedTitle, Atoms, ICONIC, NORMAL, request, unless_gone};
 use super::registry::Action;
 use super::{State, Window, WindowKind};
-use crate::capture::x11::{self, monitors};
+use crate::capture::x11::{self, X11, monitors};
 
 /// Windows that are looked at, front to back; a client that opens more is not listed in full.
 const MAX_WINDOWS: usize = 1024;
@@ -64,7 +63,7 @@ const EPOCH: u64 = 1;
 
 #[derive(Debug)]
 pub(super) struct Desk {
-    conn: RustConnection,
+    conn: X11,
     root: Native,
     screen: Size,
     /// The id of the screen.
@@ -140,7 +139,7 @@ impl Desk {
         Self::set_up(conn, root, id.clone()).map_err(|error| x11::lost(&id, error))
     }
 
-    fn set_up(conn: RustConnection, root: Native, screen_id: String) -> Result<Self, ReplyError> {
+    fn set_up(conn: X11, root: Native, screen_id: String) -> Result<Self, ReplyError> {
         let atoms = Atoms::new(&conn)?.reply()?;
         let mask = EventMask::SUBSTRUCTURE_NOTIFY
             | EventMask::STRUCTURE_NOTIFY
@@ -712,18 +711,10 @@ impl Desk {
 
 /// Where a window is, asked for.
 struct AskedPlace<'a> {
-    attributes: x11rb::cookie::Cookie<
-        'a,
-        RustConnection,
-        x11rb::protocol::xproto::GetWindowAttributesReply,
-    >,
-    geometry: x11rb::cookie::Cookie<'a, RustConnection, x11rb::protocol::xproto::GetGeometryReply>,
-    origin: x11rb::cookie::Cookie<
-        'a,
-        RustConnection,
-        x11rb::protocol::xproto::TranslateCoordinatesReply,
-    >,
-    tree: x11rb::cookie::Cookie<'a, RustConnection, x11rb::protocol::xproto::QueryTreeReply>,
+    attributes: x11rb::cookie::Cookie<'a, X11, x11rb::protocol::xproto::GetWindowAttributesReply>,
+    geometry: x11rb::cookie::Cookie<'a, X11, x11rb::protocol::xproto::GetGeometryReply>,
+    origin: x11rb::cookie::Cookie<'a, X11, x11rb::protocol::xproto::TranslateCoordinatesReply>,
+    tree: x11rb::cookie::Cookie<'a, X11, x11rb::protocol::xproto::QueryTreeReply>,
 }
 
 struct Place {
@@ -734,7 +725,7 @@ struct Place {
 }
 
 impl<'a> AskedPlace<'a> {
-    fn of(conn: &'a RustConnection, root: Native, native: Native) -> Result<Self, ConnectionError> {
+    fn of(conn: &'a X11, root: Native, native: Native) -> Result<Self, ConnectionError> {
         Ok(Self {
             attributes: conn.get_window_attributes(native)?,
             geometry: conn.get_geometry(native)?,
@@ -774,11 +765,7 @@ struct AskedFacts<'a> {
 }
 
 impl<'a> AskedFacts<'a> {
-    fn of(
-        conn: &'a RustConnection,
-        atoms: &Atoms,
-        native: Native,
-    ) -> Result<Self, ConnectionError> {
+    fn of(conn: &'a X11, atoms: &Atoms, native: Native) -> Result<Self, ConnectionError> {
         let ask = |property| native::ask(conn, native, property);
         Ok(Self {
             title: AskedTitle::of(conn, atoms, native)?,

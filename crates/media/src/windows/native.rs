@@ -6,8 +6,9 @@ use x11rb::protocol::xproto::{
     Atom, AtomEnum, ClientMessageEvent, ConnectionExt as _, EventMask, GetPropertyReply, PropMode,
     Window,
 };
-use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
+
+use crate::capture::x11::X11;
 
 x11rb::atom_manager! {
     pub(crate) Atoms:
@@ -66,11 +67,11 @@ const FROM_PAGER: u32 = 2;
 const PROPERTY_WORDS: u32 = 1024;
 
 /// A property that was asked for.
-pub(crate) type Asked<'a> = Cookie<'a, RustConnection, GetPropertyReply>;
+pub(crate) type Asked<'a> = Cookie<'a, X11, GetPropertyReply>;
 
 /// Asks for a property of whatever type it has, without waiting.
 pub(crate) fn ask(
-    conn: &RustConnection,
+    conn: &X11,
     window: Window,
     property: impl Into<Atom>,
 ) -> Result<Asked<'_>, ConnectionError> {
@@ -111,7 +112,7 @@ pub(crate) struct AskedTitle<'a> {
 
 impl<'a> AskedTitle<'a> {
     pub(crate) fn of(
-        conn: &'a RustConnection,
+        conn: &'a X11,
         atoms: &Atoms,
         window: Window,
     ) -> Result<Self, ConnectionError> {
@@ -171,12 +172,12 @@ fn plain(text: &str) -> String {
 
 /// Asks the window manager for something concerning `window`.
 pub(crate) fn ask_manager<'c>(
-    conn: &'c RustConnection,
+    conn: &'c X11,
     root: Window,
     window: Window,
     message: Atom,
     data: [u32; 5],
-) -> Result<VoidCookie<'c, RustConnection>, ConnectionError> {
+) -> Result<VoidCookie<'c, X11>, ConnectionError> {
     let event = ClientMessageEvent::new(32, window, message, data);
     let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
     conn.send_event(false, root, mask, event)
@@ -222,7 +223,7 @@ pub(crate) mod request {
 
 /// Sets `WM_STATE` as a window manager does.
 pub(crate) fn set_wm_state(
-    conn: &RustConnection,
+    conn: &X11,
     atoms: &Atoms,
     window: Window,
     state: u32,
@@ -241,7 +242,7 @@ pub(crate) fn set_wm_state(
 
 /// Asks the app itself to close a window (ICCCM 4.2.8.1).
 pub(crate) fn ask_to_close(
-    conn: &RustConnection,
+    conn: &X11,
     atoms: &Atoms,
     window: Window,
 ) -> Result<(), ConnectionError> {

@@ -9,13 +9,12 @@ use x11rb::errors::ReplyError;
 use x11rb::protocol::Event;
 use x11rb::protocol::screensaver::{self, ConnectionExt as _, State};
 use x11rb::protocol::xproto::Window;
-use x11rb::rust_connection::RustConnection;
 
-use super::has;
+use super::{X11, has};
 
 /// Asks to be told when a screen is switched on or off, and says whether it is off now. Without
 /// MIT-SCREEN-SAVER nobody knows, and it counts as on.
-pub(super) fn follow(conn: &RustConnection, root: Window) -> Result<bool, ReplyError> {
+pub(super) fn follow(conn: &X11, root: Window) -> Result<bool, ReplyError> {
     if !has(conn, screensaver::X11_EXTENSION_NAME)? {
         return Ok(false);
     }

@@ -12,6 +12,7 @@
 //! The pointer is not in the picture: the X server draws it elsewhere.
 
 mod blanking;
+mod connection;
 mod facts;
 pub(crate) mod monitors;
 mod pixels;
@@ -35,8 +36,8 @@ use x11rb::protocol::xfixes::{self, ConnectionExt as _};
 use x11rb::protocol::xproto::{
     ChangeWindowAttributesAux, ConnectionExt as _, EventMask, ImageOrder, Screen, Window,
 };
-use x11rb::rust_connection::RustConnection;
 
+pub(crate) use connection::X11;
 pub use facts::{DisplayInfo, Extension, Facts, Role, check, displays};
 pub use pixels::Method;
 pub(crate) use place::monitor_id;
@@ -84,7 +85,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// An X screen, or what one monitor shows of it, as a [`Source`].
 #[derive(Debug)]
 pub struct Desktop {
-    conn: RustConnection,
+    conn: X11,
     /// The display's id, for messages.
     id: String,
     options: Options,
@@ -420,17 +421,13 @@ fn seen(reader: &Reader, changes: &Changes) -> Option<Rows> {
 }
 
 /// The name of the primary monitor, where there are several.
-fn primary(conn: &RustConnection, root: Window) -> Result<Option<String>, ReplyError> {
+fn primary(conn: &X11, root: Window) -> Result<Option<String>, ReplyError> {
     let mut found = monitors::monitors(conn, root, root_size(conn, root)?)?;
     Ok((found.len() > 1).then(|| found.swap_remove(0).name))
 }
 
 /// Where on the screen a monitor is now; without one, the whole screen.
-fn area_of(
-    conn: &RustConnection,
-    root: Window,
-    monitor: Option<&str>,
-) -> Result<Option<Rect>, ReplyError> {
+fn area_of(conn: &X11, root: Window, monitor: Option<&str>) -> Result<Option<Rect>, ReplyError> {
     let size = root_size(conn, root)?;
     let Some(name) = monitor else { return Ok(Some(size.bounds())) };
     let found = monitors::monitors(conn, root, size)?;
@@ -438,12 +435,7 @@ fn area_of(
 }
 
 impl Changes {
-    fn open(
-        conn: &RustConnection,
-        root: Window,
-        size: Size,
-        options: &Options,
-    ) -> Result<Self, ReplyError> {
+    fn open(conn: &X11, root: Window, size: Size, options: &Options) -> Result<Self, ReplyError> {
         let usable = !options.without_damage
             && has(conn, damage::X11_EXTENSION_NAME)?
             && has(conn, xfixes::X11_EXTENSION_NAME)?;
@@ -470,7 +462,7 @@ impl Changes {
 
 /// Reads the whole picture and compares its rows.
 fn scan(
-    conn: &RustConnection,
+    conn: &X11,
     root: Window,
     reader: &mut Reader,
     rows: &mut Rows,
@@ -486,10 +478,10 @@ fn scan(
 }
 
 /// Connects, and says which screen is meant and what its id is.
-pub(crate) fn connect(display: Option<&str>) -> Result<(RustConnection, usize, String)> {
+pub(crate) fn connect(display: Option<&str>) -> Result<(X11, usize, String)> {
     let parsed = parse(display)?;
     let id = id_of(&parsed, parsed.screen);
-    let (conn, screen) = RustConnection::connect(Some(&id)).map_err(|error| match error {
+    let (conn, screen) = connection::connect(&parsed).map_err(|error| match error {
         ConnectError::InvalidScreen => {
             Error::new(Kind::NotFound, format!("the X server has no screen `{id}`"))
                 .hint("List the displays to see their ids")
@@ -506,7 +498,7 @@ pub(crate) fn connect(display: Option<&str>) -> Result<(RustConnection, usize, S
 }
 
 /// Refuses pictures that are not four bytes a pixel in the order blue, green, red.
-fn check_format(conn: &RustConnection, screen: &Screen, id: &str) -> Result<()> {
+fn check_format(conn: &X11, screen: &Screen, id: &str) -> Result<()> {
     let setup = conn.setup();
     let depth = screen.root_depth;
     let bits = setup.pixmap_formats.iter().find(|format| format.depth == depth);
@@ -526,17 +518,17 @@ fn check_format(conn: &RustConnection, screen: &Screen, id: &str) -> Result<()> 
         .hint("Start the X server with depth 24, for example `Xvfb :1 -screen 0 1920x1080x24`"))
 }
 
-pub(crate) fn root_size(conn: &RustConnection, root: Window) -> Result<Size, ReplyError> {
+pub(crate) fn root_size(conn: &X11, root: Window) -> Result<Size, ReplyError> {
     let geometry = conn.get_geometry(root)?.reply()?;
     Ok(Size::new(geometry.width.into(), geometry.height.into()))
 }
 
-pub(crate) fn has(conn: &RustConnection, extension: &'static str) -> Result<bool, ReplyError> {
+pub(crate) fn has(conn: &X11, extension: &'static str) -> Result<bool, ReplyError> {
     use x11rb::connection::RequestConnection;
     Ok(conn.extension_information(extension)?.is_some())
 }
 
-pub(crate) fn generate_id(conn: &RustConnection) -> Result<u32, ConnectionError> {
+pub(crate) fn generate_id(conn: &X11) -> Result<u32, ConnectionError> {
     use x11rb::errors::ReplyOrIdError;
     conn.generate_id().map_err(|error| match error {
         ReplyOrIdError::ConnectionError(error) => error,
@@ -547,16 +539,22 @@ pub(crate) fn generate_id(conn: &RustConnection) -> Result<u32, ConnectionError>
 
 /// What a failed request means: nearly always, that the server is gone.
 pub(crate) fn lost(id: &str, error: ReplyError) -> Error {
-    let message = match &error {
+    const AGAIN: &str = "Start the desktop again; viewers see it once it is back";
+    const HELD: &str =
+        "It is stopped, or a program holds it for itself; viewers see it once it answers";
+    let (message, hint) = match &error {
         ReplyError::X11Error(error) => {
-            format!("the X display `{id}` refused a request ({:?})", error.error_kind)
+            let kind = &error.error_kind;
+            (format!("the X display `{id}` refused a request ({kind:?})"), AGAIN)
         }
-        ReplyError::ConnectionError(_) => format!("the X display `{id}` went away"),
+        ReplyError::ConnectionError(ConnectionError::IoError(error))
+            if error.kind() == std::io::ErrorKind::TimedOut =>
+        {
+            (format!("the X display `{id}` does not answer"), HELD)
+        }
+        ReplyError::ConnectionError(_) => (format!("the X display `{id}` went away"), AGAIN),
     };
-    Error::because(Cause::CaptureFailed, message)
-        .with("display", id)
-        .hint("Start the desktop again; viewers see it once it is back")
-        .source(error)
+    Error::because(Cause::CaptureFailed, message).with("display", id).hint(hint).source(error)
 }
 
 /// Negative coordinates lie outside of the screen, where nothing is drawn.

@@ -14,9 +14,8 @@ use x11rb::protocol::xfixes::{ConnectionExt as _, Region};
 use x11rb::protocol::xproto::{
     ConnectionExt as _, CreateGCAux, Gcontext, ImageFormat, Pixmap, SubwindowMode, Window,
 };
-use x11rb::rust_connection::RustConnection;
 
-use super::{Options, generate_id, has};
+use super::{Options, X11, generate_id, has};
 use crate::capture::map::Mapping;
 
 /// A way for pixels to get from the X server to us. Measured on a 1920x1080 screen.
@@ -67,7 +66,7 @@ enum Pixels {
 impl Reader {
     /// Opens the cheapest method that works here, or the one that `options` insists on.
     pub(super) fn choose(
-        conn: &RustConnection,
+        conn: &X11,
         root: Window,
         depth: u8,
         area: Rect,
@@ -96,7 +95,7 @@ impl Reader {
 
     /// Opens one method, or says why it cannot be used.
     pub(super) fn open(
-        conn: &RustConnection,
+        conn: &X11,
         root: Window,
         depth: u8,
         area: Rect,
@@ -153,7 +152,7 @@ impl Reader {
     }
 
     /// Gives back what the server holds for us.
-    pub(super) fn close(&self, conn: &RustConnection) -> Result<(), ConnectionError> {
+    pub(super) fn close(&self, conn: &X11) -> Result<(), ConnectionError> {
         match &self.pixels {
             Pixels::SharedPixmap { segment, pixmap, gc, .. } => {
                 conn.free_gc(*gc)?;
@@ -171,7 +170,7 @@ impl Reader {
     /// Methods that need to know the rectangles first do nothing yet.
     pub(super) fn queue_copy(
         &self,
-        conn: &RustConnection,
+        conn: &X11,
         root: Window,
         clip: Region,
     ) -> Result<(), ConnectionError> {
@@ -190,7 +189,7 @@ impl Reader {
     /// fence.
     pub(super) fn read(
         &mut self,
-        conn: &RustConnection,
+        conn: &X11,
         root: Window,
         rects: &[Rect],
     ) -> Result<(), ReplyError> {
@@ -273,7 +272,7 @@ const fn bytes(size: Size) -> usize {
 }
 
 /// Shares memory for one picture with the server.
-fn share(conn: &RustConnection, size: Size, pixmaps: bool) -> Result<(Mapping, shm::Seg), String> {
+fn share(conn: &X11, size: Size, pixmaps: bool) -> Result<(Mapping, shm::Seg), String> {
     let local = rustix::net::getsockname(conn.stream()).map(|addr| addr.address_family());
     if local != Ok(AddressFamily::UNIX) {
         return Err("the server is on another machine".to_owned());
@@ -296,14 +295,14 @@ fn share(conn: &RustConnection, size: Size, pixmaps: bool) -> Result<(Mapping, s
     Ok((map, segment))
 }
 
-fn attach(conn: &RustConnection, fd: OwnedFd) -> Result<shm::Seg, ReplyError> {
+fn attach(conn: &X11, fd: OwnedFd) -> Result<shm::Seg, ReplyError> {
     let segment = generate_id(conn)?;
     conn.shm_attach_fd(segment, fd, false)?.check()?;
     Ok(segment)
 }
 
 fn shared_pixmap(
-    conn: &RustConnection,
+    conn: &X11,
     root: Window,
     depth: u8,
     size: Size,

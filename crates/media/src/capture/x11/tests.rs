@@ -10,6 +10,7 @@ use x11rb::protocol::xproto::{
     ChangeGCAux, CreateGCAux, CreateWindowAux, Gcontext, ImageFormat, Rectangle, ScreenSaver,
     WindowClass,
 };
+use x11rb::rust_connection::RustConnection;
 use x11rb::wrapper::ConnectionExt as _;
 
 use super::*;

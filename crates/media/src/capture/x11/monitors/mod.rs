@@ -9,7 +9,8 @@ use x11rb::errors::{ConnectionError, ReplyError};
 use x11rb::protocol::Event;
 use x11rb::protocol::randr::{self, ConnectionExt as _, NotifyMask};
 use x11rb::protocol::xproto::{ConnectionExt as _, Window};
-use x11rb::rust_connection::RustConnection;
+
+use super::X11;
 
 /// Monitors of one screen that are looked at; more are on nobody's desk.
 const MAX_MONITORS: usize = 64;
@@ -27,11 +28,7 @@ pub(crate) struct Monitor {
 
 /// The monitors of a screen of `size`, the primary one first, the others from left to right. None
 /// where the server does not tell of monitors, which is before RandR 1.5.
-pub(crate) fn monitors(
-    conn: &RustConnection,
-    root: Window,
-    size: Size,
-) -> Result<Vec<Monitor>, ReplyError> {
+pub(crate) fn monitors(conn: &X11, root: Window, size: Size) -> Result<Vec<Monitor>, ReplyError> {
     if conn.extension_information(randr::X11_EXTENSION_NAME)?.is_none() {
         return Ok(Vec::new());
     }
@@ -63,7 +60,7 @@ pub(crate) fn monitors(
 }
 
 /// Asks to be told when monitors come, go or change. [`is_change`] knows what is told then.
-pub(crate) fn follow(conn: &RustConnection, root: Window) -> Result<(), ReplyError> {
+pub(crate) fn follow(conn: &X11, root: Window) -> Result<(), ReplyError> {
     if conn.extension_information(randr::X11_EXTENSION_NAME)?.is_none() {
         return Ok(());
     }
@@ -85,7 +82,7 @@ pub(crate) fn is_change(event: &Event, root: Window) -> bool {
 
 /// How often what is on the screen is shown in a second, by monitor; 60 where nobody knows.
 pub(super) fn rates(
-    conn: &RustConnection,
+    conn: &X11,
     root: Window,
     monitors: &[Monitor],
 ) -> Result<Vec<f64>, ReplyError> {

@@ -8,9 +8,8 @@ use x11rb::protocol::damage::{ConnectionExt as _, Damage, ReportLevel};
 use x11rb::protocol::render::{ConnectionExt as _, PictOp, Picture};
 use x11rb::protocol::xfixes::{ConnectionExt as _, Region};
 use x11rb::protocol::xproto::{ConnectionExt as _, Pixmap, Window};
-use x11rb::rust_connection::RustConnection;
 
-use super::super::generate_id;
+use super::super::{X11, generate_id};
 use super::{Canvas, Formats, unless_gone};
 
 #[derive(Debug)]
@@ -42,11 +41,7 @@ struct Source {
 
 impl Layer {
     /// Has the server draw a window into memory from now on. `None`: it is gone.
-    pub(super) fn open(
-        conn: &RustConnection,
-        window: Window,
-        depth: u8,
-    ) -> Result<Option<Self>, ReplyError> {
+    pub(super) fn open(conn: &X11, window: Window, depth: u8) -> Result<Option<Self>, ReplyError> {
         let redirected = conn.composite_redirect_window(window, Redirect::AUTOMATIC)?;
         let (damage, part) = (generate_id(conn)?, generate_id(conn)?);
         let damaged = conn.damage_create(damage, window, ReportLevel::NON_EMPTY)?;
@@ -69,7 +64,7 @@ impl Layer {
 
     /// Gets hold of what the window is drawn into, which is new after a change of size and after it
     /// was mapped. `false`: it is not shown now.
-    pub(super) fn name_pixmap(&mut self, conn: &RustConnection) -> Result<bool, ReplyError> {
+    pub(super) fn name_pixmap(&mut self, conn: &X11) -> Result<bool, ReplyError> {
         self.release(conn)?;
         let pixmap = generate_id(conn)?;
         let named = conn.composite_name_window_pixmap(self.window, pixmap)?.check();
@@ -79,7 +74,7 @@ impl Layer {
         Ok(named)
     }
 
-    fn release(&mut self, conn: &RustConnection) -> Result<(), ConnectionError> {
+    fn release(&mut self, conn: &X11) -> Result<(), ConnectionError> {
         if let Some(source) = self.source.take() {
             conn.render_free_picture(source.picture)?;
         }
@@ -92,7 +87,7 @@ impl Layer {
 
     /// Gives everything back. A window that is gone took some of it along; those requests fail,
     /// and nothing follows from that.
-    pub(super) fn close(mut self, conn: &RustConnection) -> Result<(), ConnectionError> {
+    pub(super) fn close(mut self, conn: &X11) -> Result<(), ConnectionError> {
         self.release(conn)?;
         conn.damage_destroy(self.damage)?;
         conn.xfixes_destroy_region(self.part)?;
@@ -114,7 +109,7 @@ impl Layer {
     /// Adds what changed in it to what changed on the canvas.
     pub(super) fn take_damage(
         &mut self,
-        conn: &RustConnection,
+        conn: &X11,
         canvas: &Canvas,
     ) -> Result<(), ConnectionError> {
         let (x, y) = self.offset(canvas.bounds);
@@ -129,11 +124,7 @@ impl Layer {
     }
 
     /// Draws it in its place.
-    pub(super) fn draw(
-        &mut self,
-        conn: &RustConnection,
-        canvas: &Canvas,
-    ) -> Result<(), ConnectionError> {
+    pub(super) fn draw(&mut self, conn: &X11, canvas: &Canvas) -> Result<(), ConnectionError> {
         let (x, y) = self.offset(canvas.bounds);
         self.drawn_at = Some((x, y));
         let (x, y) = (x as i16, y as i16);
@@ -164,7 +155,7 @@ impl Layer {
     /// through. `false`: this server cannot.
     pub(super) fn fit(
         &mut self,
-        conn: &RustConnection,
+        conn: &X11,
         canvas: &Canvas,
         formats: Option<Formats>,
         blend: bool,

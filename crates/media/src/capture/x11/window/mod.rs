@@ -31,12 +31,11 @@ use x11rb::protocol::xproto::{
     MapState, Pixmap, Rectangle, Window,
 };
 use x11rb::protocol::{ErrorKind, Event};
-use x11rb::rust_connection::RustConnection;
 
 use super::pixels::Reader;
 use super::rows::Rows;
 use super::verify::Verify;
-use super::{MAX_RECTS, Options, connect, generate_id, has, lost, rect, root_size};
+use super::{MAX_RECTS, Options, X11, connect, generate_id, has, lost, rect, root_size};
 use crate::capture::{Hidden, Source};
 use crate::windows::native::{self, AskedTitle, Atoms, ICONIC, unless_gone};
 use crate::{Frame, clock};
@@ -45,7 +44,7 @@ use layer::Layer;
 /// One window, as a [`Source`].
 #[derive(Debug)]
 pub(crate) struct Toplevel {
-    conn: RustConnection,
+    conn: X11,
     /// The display's id, and what the target calls the window, for messages.
     id: String,
     handle: String,
@@ -422,7 +421,7 @@ impl Source for Toplevel {
 
 /// What opening a window takes.
 struct SetUp<'a> {
-    conn: RustConnection,
+    conn: X11,
     screen: usize,
     root: Window,
     id: String,
@@ -504,7 +503,7 @@ impl SetUp<'_> {
 
 impl Canvas {
     fn open(
-        conn: &RustConnection,
+        conn: &X11,
         root: Window,
         depth: u8,
         bounds: Bounds,
@@ -529,7 +528,7 @@ impl Canvas {
         Ok(Self { bounds, depth, reader, pixmap, gc, owned, picture: None, changes })
     }
 
-    fn close(&self, conn: &RustConnection) -> Result<(), ConnectionError> {
+    fn close(&self, conn: &X11) -> Result<(), ConnectionError> {
         conn.xfixes_destroy_region(self.changes)?;
         if let Some(picture) = self.picture {
             conn.render_free_picture(picture)?;
@@ -542,11 +541,7 @@ impl Canvas {
     }
 
     /// Lets RENDER draw on it.
-    fn open_picture(
-        &mut self,
-        conn: &RustConnection,
-        formats: Formats,
-    ) -> Result<(), ConnectionError> {
+    fn open_picture(&mut self, conn: &X11, formats: Formats) -> Result<(), ConnectionError> {
         if self.picture.is_none() {
             let picture = generate_id(conn)?;
             let format = formats.of(self.depth);
@@ -558,7 +553,7 @@ impl Canvas {
 }
 
 impl Formats {
-    fn ask(conn: &RustConnection) -> Result<Option<Self>, ReplyError> {
+    fn ask(conn: &X11) -> Result<Option<Self>, ReplyError> {
         if !has(conn, render::X11_EXTENSION_NAME)? {
             return Ok(None);
         }
@@ -585,18 +580,14 @@ impl Formats {
 }
 
 /// Asks for events of a window, in addition to what others asked for.
-fn select(conn: &RustConnection, window: Window, mask: EventMask) -> Result<(), ConnectionError> {
+fn select(conn: &X11, window: Window, mask: EventMask) -> Result<(), ConnectionError> {
     let events = ChangeWindowAttributesAux::new().event_mask(mask);
     drop(conn.change_window_attributes(window, &events)?);
     Ok(())
 }
 
 /// Everything between a window and the root window, and from now on its events.
-fn follow_ancestors(
-    conn: &RustConnection,
-    root: Window,
-    parent: Window,
-) -> Result<Vec<Window>, ReplyError> {
+fn follow_ancestors(conn: &X11, root: Window, parent: Window) -> Result<Vec<Window>, ReplyError> {
     let mut ancestors = Vec::new();
     let mut next = parent;
     while next != root && next != x11rb::NONE && ancestors.len() < MAX_ANCESTORS {
