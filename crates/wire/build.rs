@@ -10,11 +10,13 @@ const ROOT: &str = "../../proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let folder = format!("{ROOT}/cua/env/v1");
-    println!("cargo:rerun-if-changed={folder}");
     let mut files = Vec::new();
-    for entry in fs::read_dir(&folder)? {
-        files.push(entry?.path());
+    for package in ["cua/env/v1", "spaceport/files/v1"] {
+        let folder = format!("{ROOT}/{package}");
+        println!("cargo:rerun-if-changed={folder}");
+        for entry in fs::read_dir(&folder)? {
+            files.push(entry?.path());
+        }
     }
     files.sort(); // the order of a directory is nobody's promise, and the output follows it
 

@@ -1,5 +1,6 @@
 mod agent;
 mod cpu;
+mod cut;
 mod folder;
 mod gateway;
 mod grpc;
@@ -16,6 +17,7 @@ mod window;
 
 pub use agent::Agent;
 pub use cpu::Cpu;
+pub use cut::{Cut, Harm};
 pub use folder::Folder;
 pub use gateway::{Gateway, Start, TOKEN, binary};
 pub use grpc::Refused;

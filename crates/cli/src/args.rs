@@ -46,6 +46,10 @@ pub(crate) enum Verb {
     Stream(client::Stream),
     /// Look at a Space in a browser.
     Open(client::Open),
+    /// Send files and folders to a Space.
+    Send(client::Send),
+    /// Download files and folders from a Space.
+    Download(client::Download),
     /// Say what a kind of error means, and what programs get to see of it.
     Errors(Errors),
     /// Serve the Spaces you have to an agent, as MCP tools on stdin and stdout.

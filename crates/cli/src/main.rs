@@ -6,6 +6,7 @@ mod completions;
 mod doctor;
 mod errors;
 mod mcp;
+mod progress;
 mod render;
 mod serve;
 mod teleport;
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    render::init_logs(args.verbose);
+    render::init_logs(args.verbose, matches!(args.verb, Verb::Serve(_)));
     let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         Verb::Windows(windows) => client::windows::run(&windows, json, agent),
         Verb::Stream(stream) => client::stream::run(stream, json, agent),
         Verb::Open(open) => client::open::run(open, json, agent),
+        Verb::Send(send) => client::files::send_files(send, json, agent),
+        Verb::Download(download) => client::files::download(download, json, agent),
         Verb::Errors(errors) => errors::run(&errors, json),
         Verb::Mcp(mcp) => mcp::run(&mcp, json),
         Verb::Completions(completions) => completions::run(&completions),

@@ -15,8 +15,10 @@ use unicode_width::UnicodeWidthStr as _;
 const GAP: &str = "  ";
 
 /// Sends logs to stderr; stdout is for data.
-pub(crate) fn init_logs(verbose: u8) {
+pub(crate) fn init_logs(verbose: u8, serves: bool) {
     let default = match verbose {
+        // A verb that ends says itself what it did.
+        0 if !serves => "warn",
         0 => "warn,spaceport=info",
         1 => "info,spaceport=debug",
         // At debug, the ICE agent logs passwords.

@@ -29,6 +29,13 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The largest message either way, as the contract has it: a manifest of 200,000 entries is one.
 const LARGEST: usize = 64 << 20;
 
+/// The package of methods that do not name their own, and how those begin that do.
+const CONTRACT: &str = "cua.env.v1.";
+const OWN: &str = "spaceport.";
+
+/// How often a connection with something under way shows that it lives, and how soon it has to.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
 /// Flow-control windows that fill a fast link, the same as the server's.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
@@ -62,6 +69,8 @@ impl Client {
             .map_err(|error| unusable().source(error))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
         if address.is_secure() {
@@ -91,7 +100,7 @@ impl Client {
         &self.address
     }
 
-    /// One call with one answer. `method` is without the package: `StreamService/OpenMedia`.
+    /// One call with one answer. `method` is without the contract's package: `StreamService/OpenMedia`.
     ///
     /// # Errors
     ///
@@ -170,10 +179,31 @@ impl Client {
         Ok(answer.map_err(|status| self.error(method, &status))?.into_inner())
     }
 
+    /// A call with many requests and many answers, which may cross.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::read`].
+    pub async fn exchange<Q, A>(
+        &self,
+        method: &'static str,
+        requests: impl Stream<Item = Q> + Send + 'static,
+    ) -> Result<Streaming<A>>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let (mut grpc, path) = self.ready(method).await?;
+        let request = self.signed(requests.into_streaming_request());
+        let answer = grpc.streaming(request, path, ProstCodec::<Q, A>::default()).await;
+        Ok(answer.map_err(|status| self.error(method, &status))?.into_inner())
+    }
+
     async fn ready(&self, method: &'static str) -> Result<(Grpc<Channel>, PathAndQuery)> {
         let mut grpc = self.grpc.clone();
         grpc.ready().await.map_err(|error| self.unavailable(&error).operation(method))?;
-        let path = format!("/cua.env.v1.{method}").parse().map_err(|error| {
+        let package = if method.starts_with(OWN) { "" } else { CONTRACT };
+        let path = format!("/{package}{method}").parse().map_err(|error| {
             Error::new(Kind::Internal, format!("`{method}` is not a method")).source(error)
         })?;
         Ok((grpc, path))

@@ -37,6 +37,7 @@ mod scratch;
 pub mod seal;
 mod snapshot;
 mod staging;
+pub mod stream;
 mod transcode;
 mod trust;
 

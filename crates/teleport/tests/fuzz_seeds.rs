@@ -2,6 +2,8 @@
 
 #[path = "../../../tests/fuzz/properties/bundle.rs"]
 mod bundle;
+#[path = "../../../tests/fuzz/properties/files_pack.rs"]
+mod files_pack;
 #[path = "../../../tests/fuzz/properties/firefox_session.rs"]
 mod firefox_session;
 #[path = "../../../tests/fuzz/replay.rs"]
@@ -12,6 +14,11 @@ mod teleport_records;
 #[test]
 fn bundle_seeds_hold() {
     replay::replay("bundle", bundle::check);
+}
+
+#[test]
+fn files_pack_seeds_hold() {
+    replay::replay("files_pack", files_pack::check);
 }
 
 #[test]

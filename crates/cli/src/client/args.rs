@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use spaceport_spaces::verbs::Watch;
 
 /// List the Spaces you have; add, remove, rename or examine one.
@@ -94,6 +94,61 @@ pub(crate) struct Stream {
 pub(crate) struct Open {
     #[command(flatten)]
     pub(crate) what: What,
+}
+
+/// Send files and folders to a Space. The same command again goes on where it broke off.
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    /// Files and folders of this machine.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// The Space, by name, id or address.
+    #[arg(long, value_name = "SPACE")]
+    pub(crate) to: String,
+    /// The folder below the Space's downloads folder. Without it: that folder itself.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<String>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// Download files and folders from a Space. The same command again goes on where it broke off.
+#[derive(Debug, Args)]
+pub(crate) struct Download {
+    /// Files and folders of one Space, as `SPACE:PATH`, and last the folder of this machine that they
+    /// go to. Without that: the current one.
+    #[arg(required = true, value_name = "SPACE:PATH")]
+    pub(crate) what: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How files are moved.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// What to do with names that are taken.
+    #[arg(long, value_enum, default_value_t = Policy::Rename)]
+    pub(crate) conflict: Policy,
+    /// Move what `.gitignore`, `.ignore` and `.dockerignore` leave out, too.
+    #[arg(long)]
+    pub(crate) no_ignore: bool,
+    /// Replace files without asking, with `--conflict overwrite`.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Read the Space's token from this file, which only you may be able to read. Without it: the
+    /// one it was added with, or `SPACEPORT_TOKEN` for an address.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// What arrives is called `name (1).ext`.
+    Rename,
+    /// Files take the place of files; folders are merged.
+    Overwrite,
+    /// What is there stays; folders are merged.
+    Skip,
 }
 
 /// What to stream, and how.

@@ -1,6 +1,7 @@
 //! The verbs that work with Spaces. Each translates to and from `spaceport-spaces`, and adds nothing.
 
 pub(crate) mod args;
+pub(crate) mod files;
 mod handover;
 pub(crate) mod open;
 pub(crate) mod spaces;

@@ -1,7 +1,6 @@
 //! `spaceport teleport` and `spaceport approvals`.
 
 pub(crate) mod args;
-mod progress;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use spaceport_spaces::{Address, Client};
 use spaceport_teleport::consent::{Desk, How, Link, Person, Request, Standing, Terminal};
 use spaceport_teleport::inbox::{Inbox, Wiped};
 use spaceport_teleport::manifest::Choice;
-use spaceport_teleport::push::{Push, Pushed, Source, wipe_at};
+use spaceport_teleport::push::{Push, Pushed, Source, Step, wipe_at};
 use spaceport_teleport::receipt::{Receipt, receipts};
 use spaceport_teleport::seal::Identity;
 use spaceport_teleport::{Ledger, Machine, providers};
@@ -23,6 +22,7 @@ use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::runtime::Runtime;
 
 use crate::args::Environment;
+use crate::progress::Progress;
 use crate::{render, usage};
 use args::{Approve, Deny, Kept, Teleport, Verb, Wipe};
 
@@ -130,9 +130,14 @@ async fn until_interrupted(
     as_json: bool,
     now: SystemTime,
 ) -> Result<Pushed> {
-    let progress = Arc::new(progress::Progress::new(as_json));
+    let progress = Arc::new(Progress::new(as_json));
     let shown = Arc::clone(&progress);
-    let watch: spaceport_teleport::push::Watch = Arc::new(move |step| shown.show(step));
+    let watch: spaceport_teleport::push::Watch = Arc::new(move |step| match step {
+        Step::Capturing => shown.show("Copying", None),
+        Step::Sealing { done, total } => shown.show("Sealing", Some((done, total))),
+        Step::Sending { done, total } => shown.show("Sending", Some((done, total))),
+        Step::Importing => shown.show("Importing", None),
+    });
     let interrupted = crate::serve::stop_signal()?;
     tokio::select! {
         pushed = source.push(space, push, &watch, now) => {

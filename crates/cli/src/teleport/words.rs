@@ -10,6 +10,7 @@ use spaceport_teleport::manifest::{Item, Manifest};
 use spaceport_teleport::receipt::Receipt;
 
 use super::millis;
+use crate::progress::size;
 
 /// Sites that are listed by name; the rest is counted.
 const SITES: usize = 8;
@@ -172,20 +173,6 @@ fn notes(text: &mut String, notes: &[String]) {
     for note in notes {
         text.push_str(&format!("  note: {}\n", plain(note)));
     }
-}
-
-/// Bytes in a unit that a person takes in.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KB", "MB", "GB", "TB"];
-    if bytes < 1000 {
-        return format!("{bytes} bytes");
-    }
-    let (mut value, mut unit) = (bytes as f64 / 1000.0, 0);
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// A moment, in UTC.

@@ -93,6 +93,7 @@ fn begin(
         honor_gitignore: request.honor_gitignore,
         conflict: conflict(request.conflict_policy)?,
         ttl: convert::duration("ttl", request.ttl)?,
+        trailing: false,
     };
     let begun = storage.receiver.begin(begin, request.entries.iter().map(declared), now())?;
     Ok(answer(begun, request.entries))

@@ -16,6 +16,7 @@ mod spool;
 mod stage;
 #[cfg(test)]
 mod tests;
+mod trailing;
 mod transfer;
 mod upload;
 
@@ -30,6 +31,7 @@ use spaceport_types::{Cause, Error, Issue, Kind, Result};
 pub use crate::ignore::MAX_PATTERNS;
 pub use plan::{Declared, MAX_ENTRIES};
 pub use publish::Conflict;
+pub use trailing::{Hold, Standing, Total};
 pub use transfer::{Committed, PublishedFile, Received};
 pub use upload::{Existing, Upload, Uploaded, Uploads, Write};
 
@@ -53,6 +55,9 @@ const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Transfers at one time. Each holds its list of entries in memory.
 const MAX_TRANSFERS: usize = 64;
+
+/// In the place of a digest that is to come.
+const UNKNOWN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Bytes of a transfer's name.
 const MAX_ID: usize = 256;
@@ -89,6 +94,9 @@ pub struct Begin {
     pub conflict: Conflict,
     /// How long the transfer may rest. Given, it also outlives a restart that long.
     pub ttl: Option<Duration>,
+    /// Whether the digests come after the bytes, with [`Hold::end`]. What entries declare is not
+    /// looked at then.
+    pub trailing: bool,
 }
 
 /// How far a file is.
@@ -226,8 +234,13 @@ impl Receiver {
             conflict: begin.conflict,
             honor_gitignore: begin.honor_gitignore,
             ttl: ttl.unwrap_or(DEFAULT_TTL),
+            trailing: begin.trailing,
             subfolder,
         };
+        let entries = entries.into_iter().map(|entry| match begin.trailing {
+            true => Declared { sha256: UNKNOWN, ..entry },
+            false => entry,
+        });
         let (names, stage) = match &known {
             Some(_) => (Names::default(), None),
             None => {
@@ -525,6 +538,9 @@ fn fingerprint(plan: &Plan, begin: &Begin) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(plan.fingerprint());
     hash.update([begin.conflict as u8, u8::from(begin.honor_gitignore)]);
+    if begin.trailing {
+        hash.update(b"trailing");
+    }
     for text in std::iter::once(&begin.destination).chain(&begin.ignore_patterns) {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);

@@ -88,6 +88,36 @@ impl Spool {
         Ok(())
     }
 
+    /// Appends so many zeros as a hole.
+    pub(crate) fn skip(&mut self, length: u64) -> Result<(), Errno> {
+        let mut left = length;
+        while left > 0 {
+            let part = ZEROS.get(..HOLE.min(usize::try_from(left).unwrap_or(HOLE)));
+            let part = part.unwrap_or_default();
+            self.hash.update(part);
+            left -= part.len() as u64;
+        }
+        self.received += length;
+        ftruncate(&self.file, self.received)
+    }
+
+    /// Makes a file with everything that is in it. It may be there already, of an earlier run.
+    pub(crate) fn write(
+        files: &Root,
+        path: &[u8],
+        data: &[u8],
+        mode: u32,
+        modified: Option<(i64, u32)>,
+    ) -> Result<(), Errno> {
+        let spool = match Self::create(files, path) {
+            Err(Errno::EXIST) => Self::resume(files, path, 0)?,
+            spool => spool?,
+        };
+        spool.write_at(data, 0)?;
+        fchmod(&spool.file, Mode::from_raw_mode(mode))?;
+        set_modified(spool.file.as_fd(), modified)
+    }
+
     /// What came before is no part of the digest.
     pub(crate) fn hash_from_here(&mut self) {
         self.hash.reset();

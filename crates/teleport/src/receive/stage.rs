@@ -8,6 +8,7 @@
 //! .spaceport-<id>/    0700, locked while in use
 //!     plan            what it is for, and how long it may rest
 //!     files/          the tree as it will be
+//!     digests         what files hash to whose digest came after them
 //!     journal         what is being published; once all of it is, it is called `done`
 //! ```
 
@@ -36,7 +37,7 @@ pub(crate) const PREFIX: &str = ".spaceport-";
 const MAGIC: &str = "spaceport stage 1";
 
 /// What there is in a stage, at its top.
-const OWN: [&[u8]; 4] = [b"done", b"files", b"journal", b"plan"];
+const OWN: [&[u8]; 5] = [b"digests", b"done", b"files", b"journal", b"plan"];
 
 /// Bytes of a `plan` or of a note that are read.
 const MAX_NOTE: u64 = 8 << 10;

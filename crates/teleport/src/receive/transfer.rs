@@ -14,6 +14,7 @@ use super::plan::{Entry, Plan};
 use super::publish::{Conflict, Place, Published, publish};
 use super::spool::{Spool, make_folder, make_parents, set_modified};
 use super::stage::Stage;
+use super::trailing::Trailing;
 use super::{MAX_CHUNK, Progress};
 use crate::digest::Digest;
 use crate::ignore::{Judge, MAX_FILE, Rules};
@@ -41,6 +42,8 @@ pub(crate) struct Options {
     pub(crate) conflict: Conflict,
     pub(crate) honor_gitignore: bool,
     pub(crate) ttl: Duration,
+    /// Whether digests come after the bytes.
+    pub(crate) trailing: bool,
 }
 
 /// A transfer that is under way.
@@ -49,6 +52,8 @@ pub(crate) struct Transfer {
     pub(crate) plan: Plan,
     pub(crate) stage: Stage,
     pub(crate) options: Options,
+    /// The digests that come after the bytes, where they do.
+    pub(super) trailing: Option<Trailing>,
     /// Where the destination's root is; opened anew for the commit.
     root: PathBuf,
     /// Chunks hold it to read, the commit to write. True once no more chunks are taken.
@@ -58,7 +63,7 @@ pub(crate) struct Transfer {
 }
 
 /// A file that several calls may want at once.
-type Shared = Arc<Mutex<Spool>>;
+pub(super) type Shared = Arc<Mutex<Spool>>;
 
 #[derive(Debug)]
 struct Used {
@@ -80,7 +85,7 @@ struct Files {
 
 /// What is to be said about a whole file at the commit.
 #[derive(Debug)]
-enum Doubt {
+pub(super) enum Doubt {
     /// It hashed to this instead.
     Digest(Digest),
     /// It came before a restart, and is hashed once more.
@@ -128,6 +133,7 @@ impl Transfer {
     ) -> Self {
         let received = vec![0; plan.len()];
         Self {
+            trailing: options.trailing.then(Trailing::default),
             plan,
             stage,
             options,
@@ -148,13 +154,61 @@ impl Transfer {
             let stat = self.stage.files().holder(path).and_then(|(holder, name)| holder.stat(name));
             let length = stat.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
             let length = length.min(entry.size);
-            if length == entry.size {
+            if length == entry.size && self.trailing.is_none() {
                 files.doubtful.insert(index, Doubt::Unhashed);
             }
             if let Some(received) = files.received.get_mut(index as usize) {
                 *received = length;
             }
         }
+        self.read_log(|index, doubt| drop(files.doubtful.insert(index, doubt)));
+    }
+
+    /// The entry that bytes are for, if they fit into it.
+    pub(super) fn expect(&self, index: u32, offset: u64, length: u64) -> Result<(&[u8], &Entry)> {
+        let path = self.plan.path(index);
+        let entry = self.plan.entry(index).filter(|entry| !entry.directory).ok_or_else(|| {
+            Error::new(Kind::InvalidArgument, format!("`{index}` is not the number of a file"))
+                .issue(Issue {
+                    path: "index".to_owned(),
+                    constraint: "the number of a file in `accepted`".into(),
+                    limit: Some(self.plan.len().to_string()),
+                })
+        })?;
+        if offset.checked_add(length).is_none_or(|end| end > entry.size) {
+            return Err(Error::because(
+                Cause::SizeMismatch,
+                format!("`{}` has more bytes than the {} declared", Shown(path), entry.size),
+            )
+            .with("entry", raw(path))
+            .with("expected_size", entry.size)
+            .hint("Begin again: the file has changed since it was declared"));
+        }
+        Ok((path, entry))
+    }
+
+    /// Notes how much of a file there is.
+    pub(super) fn note(&self, index: u32, received: u64) {
+        if let Some(known) = self.files().received.get_mut(index as usize) {
+            *known = received;
+        }
+    }
+
+    /// Takes a file from those that are open; second, how much of it there is.
+    pub(super) fn take_open(&self, index: u32) -> (Option<Shared>, u64) {
+        let mut files = self.files();
+        let received = files.received.get(index as usize).copied().unwrap_or(0);
+        let open = files.open.remove(&index);
+        if open.is_some() {
+            files.order.retain(|&other| other != index);
+        }
+        (open, received)
+    }
+
+    /// Whether nothing has come of a file.
+    pub(super) fn is_untouched(&self, index: u32) -> bool {
+        let files = self.files();
+        files.received.get(index as usize) == Some(&0) && !files.open.contains_key(&index)
     }
 
     /// Whether it has rested too long.
@@ -197,15 +251,6 @@ impl Transfer {
         if *closed {
             return Err(Error::new(Kind::NotFound, "the transfer is over"));
         }
-        let path = self.plan.path(index);
-        let entry = self.plan.entry(index).filter(|entry| !entry.directory).ok_or_else(|| {
-            Error::new(Kind::InvalidArgument, format!("`{index}` is not the number of a file"))
-                .issue(Issue {
-                    path: "index".to_owned(),
-                    constraint: "the number of a file in `accepted`".into(),
-                    limit: Some(self.plan.len().to_string()),
-                })
-        })?;
         if data.len() > MAX_CHUNK {
             return Err(Error::new(
                 Kind::LimitExceeded,
@@ -214,16 +259,7 @@ impl Transfer {
             .with("limit", MAX_CHUNK)
             .hint("Send smaller chunks"));
         }
-        let end = offset.checked_add(data.len() as u64);
-        if end.is_none_or(|end| end > entry.size) {
-            return Err(Error::because(
-                Cause::SizeMismatch,
-                format!("`{}` has more bytes than the {} declared", Shown(path), entry.size),
-            )
-            .with("entry", raw(path))
-            .with("expected_size", entry.size)
-            .hint("Begin again: the file has changed since it was declared"));
-        }
+        let (path, entry) = self.expect(index, offset, data.len() as u64)?;
         self.append(index, entry, path, offset, data)
     }
 
@@ -256,7 +292,7 @@ impl Transfer {
             }
             let received = held.received();
             drop(held);
-            if received == entry.size {
+            if received == entry.size && self.trailing.is_none() {
                 self.finish(index, entry, spool).map_err(failed)?;
             } else if let Some(known) = self.files().received.get_mut(index as usize) {
                 *known = received;
@@ -266,7 +302,7 @@ impl Transfer {
     }
 
     /// The open file; `None` when all of it is there. Second, how much that is.
-    fn spool(&self, index: u32, path: &[u8]) -> Result<(Option<Shared>, u64), Errno> {
+    pub(super) fn spool(&self, index: u32, path: &[u8]) -> Result<(Option<Shared>, u64), Errno> {
         let size = self.plan.entry(index).map_or(0, |entry| entry.size);
         let mut files = self.files();
         let received = files.received.get(index as usize).copied().unwrap_or(0);
@@ -348,7 +384,9 @@ impl Transfer {
     fn check_whole(&self) -> Result<()> {
         let files = self.files();
         let is_short = |&(index, entry): &(u32, &Entry)| {
-            !entry.directory && files.received.get(index as usize) != Some(&entry.size)
+            !entry.directory
+                && (files.received.get(index as usize) != Some(&entry.size)
+                    || self.trailing.as_ref().is_some_and(|it| it.digest(index).is_none()))
         };
         let mut short = self.plan.iter().filter(is_short);
         let Some((index, entry)) = short.next() else { return Ok(()) };
@@ -381,9 +419,13 @@ impl Transfer {
                     .and_then(|spool| spool.finish(entry.mode(), entry.modified))
                     .map_err(|errno| io_error(errno, "read", path))?,
             };
-            if actual != entry.digest {
-                return Err(wrong_digest(path, &entry.digest, &actual));
+            let expected = self.digest_of(index, entry);
+            if actual != expected {
+                return Err(wrong_digest(path, &expected, &actual));
             }
+        }
+        if self.trailing.is_some() {
+            return Ok(()); // which came for empty files as well
         }
         let empty = |&(_, entry): &(u32, &Entry)| !entry.directory && entry.size == 0;
         for (index, entry) in self.plan.iter().filter(empty) {
@@ -396,6 +438,10 @@ impl Transfer {
                 .map_err(|errno| io_error(errno, "written", path))?;
         }
         Ok(())
+    }
+
+    fn digest_of(&self, index: u32, entry: &Entry) -> Digest {
+        self.trailing.as_ref().and_then(|it| it.digest(index)).unwrap_or(entry.digest)
     }
 
     fn publish(&self) -> Result<Committed> {
@@ -425,7 +471,7 @@ impl Transfer {
         let files = files.map(|(index, entry)| PublishedFile {
             path: destination.join(os(&published.path_of(self.plan.path(index)))),
             size: entry.size,
-            digest: entry.digest,
+            digest: self.digest_of(index, entry),
         });
         Ok(Committed {
             files: files.collect(),
@@ -601,7 +647,7 @@ pub(super) fn at(offset: u64, data: &[u8], received: u64, path: &[u8]) -> Result
     .hint("Send the bytes from `expected_offset` on"))
 }
 
-fn wrong_digest(path: &[u8], expected: &Digest, actual: &Digest) -> Error {
+pub(super) fn wrong_digest(path: &[u8], expected: &Digest, actual: &Digest) -> Error {
     Error::because(
         Cause::DigestMismatch,
         format!("`{}` does not hash to what was declared", Shown(path)),

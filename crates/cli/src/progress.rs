@@ -1,22 +1,19 @@
-//! How far a teleport is: a bar on a terminal, lines in a pipe, nothing beside JSON.
+//! How far something that moves is: a bar on a terminal, lines in a pipe, nothing beside JSON.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use spaceport_teleport::push::Step;
-
-use super::words::size;
 
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     /// What was last said in a pipe: the step, and how many tenths of it.
     said: Option<Mutex<(&'static str, u64)>>,
 }
 
 impl Progress {
-    pub(super) fn new(silent: bool) -> Self {
+    pub(crate) fn new(silent: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = (!silent && terminal).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -26,13 +23,8 @@ impl Progress {
         Self { bar, said: (!silent && !terminal).then(Mutex::default) }
     }
 
-    pub(super) fn show(&self, step: Step) {
-        let (name, share) = match step {
-            Step::Capturing => ("Copying", None),
-            Step::Sealing { done, total } => ("Sealing", Some((done, total))),
-            Step::Sending { done, total } => ("Sending", Some((done, total))),
-            Step::Importing => ("Importing", None),
-        };
+    /// Shows a step by its name, and how much of how many bytes of it is done.
+    pub(crate) fn show(&self, name: &'static str, share: Option<(u64, u64)>) {
         if let Some(bar) = &self.bar {
             draw(bar, name, share);
         }
@@ -51,7 +43,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -87,4 +79,18 @@ fn bytes() -> ProgressStyle {
 fn spinner() -> ProgressStyle {
     ProgressStyle::with_template("{msg:10} {spinner}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+/// Bytes in a unit that a person takes in.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KB", "MB", "GB", "TB"];
+    if bytes < 1000 {
+        return format!("{bytes} bytes");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1000.0, 0);
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
 }

@@ -1,0 +1,296 @@
+//! `spaceport send` and `spaceport download` between the real program and a real gateway: what
+//! arrives is what was sent, and what cannot arrive whole does not arrive at all.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use spaceport_tests::{Folder, Gateway, Start, TOKEN, binary};
+
+/// The machine that sends: its files, its state, and the gateway that it sends to.
+struct Here {
+    folder: Folder,
+}
+
+impl Here {
+    fn new() -> Self {
+        let folder = Folder::new("send");
+        fs::create_dir(folder.path().join("files")).unwrap();
+        Self { folder }
+    }
+
+    fn files(&self) -> PathBuf {
+        self.folder.path().join("files")
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .arg(verb)
+            .arg("--json")
+            .current_dir(self.files())
+            .env("SPACEPORT_TOKEN", TOKEN)
+            .env("SPACEPORT_CONFIG_DIR", self.folder.path().join("config"))
+            .env("XDG_STATE_HOME", self.folder.path().join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn send(&self, to: impl std::fmt::Display, arguments: &[&str]) -> Done {
+        let mut command = self.command("send");
+        Done(command.args(["--to", &to.to_string()]).args(arguments).output().unwrap())
+    }
+
+    fn download(&self, arguments: &[&str]) -> Done {
+        Done(self.command("download").args(arguments).output().unwrap())
+    }
+}
+
+/// What the command said.
+#[derive(Debug)]
+struct Done(Output);
+
+impl Done {
+    fn value(&self) -> Value {
+        serde_json::from_slice(&self.0.stdout)
+            .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+            + &String::from_utf8_lossy(&self.0.stderr)
+    }
+
+    #[track_caller]
+    fn sent(&self) -> Value {
+        assert!(self.0.status.success(), "{}", self.text());
+        self.value()
+    }
+
+    /// The error, whose exit code is that of its kind.
+    #[track_caller]
+    fn failed(&self, code: i32, cause: &str) -> Value {
+        assert_eq!(self.0.status.code(), Some(code), "{}", self.text());
+        let error = self.value()["error"].take();
+        assert_eq!(error["cause"].as_str().unwrap_or_default(), cause, "{error}");
+        error
+    }
+}
+
+/// A tree as it is: paths, modes, times and contents.
+fn tree(root: &Path) -> BTreeMap<Vec<u8>, (u32, i64, i64, [u8; 32])> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let digest = if metadata.is_dir() {
+                left.push(path.clone());
+                [0; 32]
+            } else {
+                Sha256::digest(fs::read(&path).unwrap()).into()
+            };
+            let name = path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
+            let mode = metadata.permissions().mode() & 0o7777;
+            found.insert(name, (mode, metadata.mtime(), metadata.mtime_nsec(), digest));
+        }
+    }
+    found
+}
+
+fn noise(length: usize, seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed) + 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend((state >> 16).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn downloads(gateway: &Gateway) -> PathBuf {
+    gateway.home().join("Downloads")
+}
+
+/// What is in a folder, hidden things and all.
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn any_name_mode_and_time_arrives_as_it_is_and_comes_back() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let top = here.files().join("tree");
+    let odd: [&[u8]; 12] = [
+        b"plain.txt",
+        b"C:\\x",
+        b"nul.txt",
+        b"ends with space ",
+        b"dots...",
+        b"\xff\xfe not text",
+        b"a\nline\r\ttab\x07bell\x1b[2J",
+        "\u{202e}gpj.exe".as_bytes(),
+        "e\u{301}\u{e9}".as_bytes(),
+        b"-rf",
+        b"*?\"<>|",
+        &[b'n'; 255],
+    ];
+    fs::create_dir_all(top.join("deep/er")).unwrap();
+    fs::create_dir(top.join("empty folder")).unwrap();
+    for (number, name) in (0..).zip(odd) {
+        for folder in [top.clone(), top.join("deep/er")] {
+            let path = folder.join(OsStr::from_bytes(name));
+            fs::write(&path, noise(usize::from(number) * 977, number)).unwrap();
+            let mode = [0o644, 0o600, 0o755, 0o4755, 0o400][usize::from(number) % 5];
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    fs::write(top.join("large"), noise(5_000_001, 9)).unwrap();
+    let old = fs::File::open(top.join("large")).unwrap();
+    old.set_modified(std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789)).unwrap();
+    fs::set_permissions(top.join("deep"), fs::Permissions::from_mode(0o700)).unwrap();
+    symlink("plain.txt", top.join("link")).unwrap();
+
+    let sent = here.send(gateway.http(), &["tree"]).sent();
+    assert_eq!(sent["names"][0], "tree");
+    assert_eq!(sent["files"], 25);
+    assert_eq!(sent["left_out"]["links"], 1);
+    let mut expected = tree(&top);
+    expected.remove(&b"link"[..]);
+    for (mode, ..) in expected.values_mut() {
+        *mode &= 0o777; // nobody runs as someone else because of what was sent
+    }
+    let arrived = downloads(&gateway).join("tree");
+    assert_eq!(tree(&arrived), expected);
+    assert_eq!(names(&downloads(&gateway)), ["tree"]);
+
+    let from = format!("http://{}:~/Downloads/tree", gateway.http());
+    let back = here.download(&[&from, "back"]).sent();
+    assert_eq!(back["sha256"], sent["sha256"]);
+    assert_eq!(tree(&here.files().join("back/tree")), expected);
+    assert_eq!(names(&here.files().join("back")), ["tree"]);
+}
+
+#[test]
+fn ignore_files_at_any_depth_say_what_stays() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let top = here.files().join("repo");
+    let files = [
+        (".gitignore", "*.log\nbuild/\n/only-here\n"),
+        (".dockerignore", "secret\n"),
+        ("a.log", ""),
+        ("secret", ""),
+        ("only-here", ""),
+        ("kept", "x"),
+        (".git/config", ""),
+        ("build/x", ""),
+        ("build/deep/.gitignore", "!x\n"),
+        ("build/deep/x", ""),
+        ("sub/.gitignore", "!keep.log\n"),
+        ("sub/keep.log", "x"),
+        ("sub/other.log", ""),
+        ("sub/only-here", "x"),
+        ("sub/.ignore", "own\n"),
+        ("sub/own", ""),
+        ("sub/own2", "x"),
+    ];
+    for (path, content) in files {
+        let path = top.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    here.send(gateway.http(), &["repo"]).sent();
+    let arrived: Vec<_> = tree(&downloads(&gateway).join("repo"))
+        .into_keys()
+        .map(|path| String::from_utf8(path).unwrap())
+        .collect();
+    let kept = [
+        ".dockerignore",
+        ".gitignore",
+        "kept",
+        "sub",
+        "sub/.gitignore",
+        "sub/.ignore",
+        "sub/keep.log",
+        "sub/only-here",
+        "sub/own2",
+    ];
+    assert_eq!(arrived, kept);
+    let all = here.send(gateway.http(), &["repo", "--no-ignore", "--into", "all"]).sent();
+    assert_eq!(all["files"], files.len());
+}
+
+#[test]
+fn a_taken_name_is_renamed_replaced_or_left() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let top = here.files().join("d");
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("x"), "one").unwrap();
+    here.send(gateway.http(), &["d"]).sent();
+    fs::write(top.join("x"), "two").unwrap();
+    fs::write(top.join("y"), "new").unwrap();
+    let there = downloads(&gateway);
+    let read = |path: &str| fs::read_to_string(there.join(path)).unwrap();
+
+    let skipped = here.send(gateway.http(), &["d", "--conflict", "skip"]).sent();
+    assert_eq!((read("d/x"), read("d/y")), ("one".to_owned(), "new".to_owned()));
+    assert_eq!((&skipped["skipped"][0], &skipped["skipped_count"]), (&"d/x".into(), &1.into()));
+
+    let renamed = here.send(gateway.http(), &["d"]).sent();
+    assert_eq!((&renamed["names"][0], read("d (1)/x")), (&"d (1)".into(), "two".to_owned()));
+
+    // What is there would be gone: somebody has to have said so.
+    let refused = here.send(gateway.http(), &["d", "--conflict", "overwrite"]);
+    assert_eq!(refused.0.status.code(), Some(2));
+    assert_eq!(refused.value()["error"]["kind"], "confirmation_required");
+    assert_eq!(read("d/x"), "one");
+    here.send(gateway.http(), &["d", "--conflict", "overwrite", "--yes"]).sent();
+    assert_eq!(read("d/x"), "two");
+    // A folder is not put in the place of a file.
+    fs::remove_dir_all(there.join("d")).unwrap();
+    fs::write(there.join("d"), "a file").unwrap();
+    let failed = here.send(gateway.http(), &["d", "--conflict", "overwrite", "--yes"]);
+    assert_eq!(failed.failed(7, "conflict")["context"]["entry"], "d");
+    assert_eq!(read("d"), "a file");
+    assert_eq!(names(&there), ["d", "d (1)"]);
+}
+
+#[test]
+fn a_wrong_request_says_what_is_wrong() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    fs::write(here.files().join("x"), "x").unwrap();
+    symlink("x", here.files().join("link")).unwrap();
+    let missing = here.send(gateway.http(), &["nothing"]);
+    assert_eq!(missing.0.status.code(), Some(5), "{}", missing.text());
+    let outside = here.send(gateway.http(), &["x", "--into", "../out"]);
+    outside.failed(7, "path_escape");
+    let twice = here.send(gateway.http(), &["x", "x"]);
+    twice.failed(7, "conflict");
+    let from = format!("http://{}:/etc/passwd", gateway.http());
+    let elsewhere = here.download(&[&from]);
+    assert_eq!(elsewhere.value()["error"]["kind"], "permission_denied");
+    let nobody = here.command("send").args(["x", "--to", "127.0.0.1:9"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(4));
+    let mut stranger = here.command("send");
+    stranger.env("SPACEPORT_TOKEN", "wrong").args(["x", "--to", &gateway.http().to_string()]);
+    assert_eq!(stranger.output().unwrap().status.code(), Some(3));
+    assert_eq!(names(&downloads(&gateway)), Vec::<String>::new());
+    // The link was named: what it leads to is sent, by the link's name.
+    assert_eq!(here.send(gateway.http(), &["link"]).sent()["names"][0], "link");
+}
