@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use spaceport_tests::{Folder, Gateway, Start, TOKEN, binary};
+use spaceport_tests::{Cut, Folder, Gateway, Harm, Start, TOKEN, Way, binary, wait_until};
+
+/// What a signal or a stall has to have done.
+const SOON: Duration = Duration::from_secs(30);
 
 /// The machine that sends: its files, its state, and the gateway that it sends to.
 struct Here {
@@ -293,4 +297,260 @@ fn a_wrong_request_says_what_is_wrong() {
     assert_eq!(names(&downloads(&gateway)), Vec::<String>::new());
     // The link was named: what it leads to is sent, by the link's name.
     assert_eq!(here.send(gateway.http(), &["link"]).sent()["names"][0], "link");
+}
+
+/// A tree of some MiB: one large file, many small ones. Returns how many bytes that is.
+fn some(here: &Here) -> u64 {
+    let top = here.files().join("some");
+    fs::create_dir(&top).unwrap();
+    for number in 0..200_u8 {
+        fs::write(top.join(format!("a{number}")), noise(2_000, number)).unwrap();
+    }
+    fs::write(top.join("large"), noise(LARGE, 77)).unwrap();
+    (LARGE + 200 * 2_000) as u64
+}
+
+const LARGE: usize = 24 << 20;
+
+/// What two packs hold: so much may come twice.
+const TWO_PACKS: u64 = 2 << 20;
+
+/// Starts a gateway whose files outlive it, below `folder`.
+fn lasting(folder: &Path) -> Gateway {
+    let (state, downloads) = (folder.join("state"), folder.join("downloads"));
+    fs::create_dir_all(&state).unwrap();
+    let arguments = ["--downloads-dir", downloads.to_str().unwrap()];
+    Gateway::start(Start { state: Some(&state), arguments: &arguments, ..Start::default() })
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_sender_that_is_killed_goes_on_where_it_was() {
+    for percent in [10, 50, 99] {
+        let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+        let bytes = some(&here);
+        let stall = bytes * percent / 100;
+        let cut = Cut::before(gateway.http(), Way::Up, Harm::Stall(stall));
+        let mut command = here.command("send");
+        let to = cut.address().to_string();
+        let mut child = command.args(["some", "--to", &to]).spawn().unwrap();
+        wait_until("the stall", SOON, || cut.has_happened());
+        kill(child.id());
+        child.wait().unwrap();
+        assert!(!downloads(&gateway).join("some").exists());
+        // What came through may be on its way to the disk still; a stream that begins takes over.
+        let sent = here.send(gateway.http(), &["some"]).sent();
+        let resumed = sent["resumed_bytes"].as_u64().unwrap();
+        assert!(resumed + TWO_PACKS >= stall, "{percent} %: {resumed}");
+        assert!(sent["wire_bytes"].as_u64().unwrap() < bytes - resumed + (64 << 10), "{sent}");
+        assert_eq!(tree(&downloads(&gateway).join("some")), tree(&here.files().join("some")));
+        assert_eq!(names(&downloads(&gateway)), ["some"]);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_killed_goes_on_where_it_was() {
+    for percent in [10, 50, 99] {
+        let (there, here) = (Folder::new("there"), Here::new());
+        let bytes = some(&here);
+        let gateway = lasting(there.path());
+        let stall = bytes * percent / 100;
+        let cut = Cut::before(gateway.http(), Way::Up, Harm::Stall(stall));
+        let mut command = here.command("send");
+        let to = cut.address().to_string();
+        let child = command.args(["some", "--to", &to]).spawn().unwrap();
+        wait_until("the stall", SOON, || cut.has_happened());
+        kill(gateway.pid());
+        drop(gateway);
+        let failed = Done(child.wait_with_output().unwrap());
+        failed.failed(7, "peer_gone");
+        let landing = there.path().join("downloads");
+        assert!(!landing.join("some").exists());
+
+        let gateway = lasting(there.path());
+        let sent = here.send(gateway.http(), &["some"]).sent();
+        let resumed = sent["resumed_bytes"].as_u64().unwrap();
+        assert!(resumed + TWO_PACKS >= stall, "{percent} %: {resumed}");
+        assert_eq!(tree(&landing.join("some")), tree(&here.files().join("some")));
+        assert_eq!(names(&landing), ["some"]);
+    }
+}
+
+#[test]
+fn a_download_that_is_killed_goes_on_where_it_was() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let bytes = some(&here);
+    fs::rename(here.files().join("some"), gateway.home().join("some")).unwrap();
+    let cut = Cut::before(gateway.http(), Way::Down, Harm::Stall(bytes / 2));
+    let from = |address: std::net::SocketAddr| format!("http://{address}:some");
+    let mut child = here.command("download").args([&from(cut.address()), "in"]).spawn().unwrap();
+    wait_until("the stall", SOON, || cut.has_happened());
+    kill(child.id());
+    child.wait().unwrap();
+    let landing = here.files().join("in");
+    assert!(!landing.join("some").exists());
+    let fetched = here.download(&[&from(cut.address()), "in"]).sent();
+    let resumed = fetched["resumed_bytes"].as_u64().unwrap();
+    assert!(resumed + TWO_PACKS >= bytes / 2, "{resumed}");
+    assert_eq!(tree(&landing.join("some")), tree(&gateway.home().join("some")));
+    assert_eq!(names(&landing), ["some"]);
+}
+
+#[test]
+fn a_transfer_that_is_interrupted_leaves_nothing_on_either_side() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let bytes = some(&here);
+    fs::create_dir(gateway.home().join("there")).unwrap();
+    fs::write(gateway.home().join("there/large"), noise(LARGE, 3)).unwrap();
+    for (way, verb) in [(Way::Up, "send"), (Way::Down, "download")] {
+        let cut = Cut::before(gateway.http(), way, Harm::Slow(bytes / 3));
+        let mut command = here.command(verb);
+        match way {
+            Way::Up => command.args(["some", "--to", &cut.address().to_string()]),
+            Way::Down => command.args([&format!("http://{}:there", cut.address()), "in"]),
+        };
+        let child = command.spawn().unwrap();
+        wait_until("the middle", SOON, || cut.has_happened());
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let ended = Done(child.wait_with_output().unwrap());
+        assert_eq!(ended.0.status.code(), Some(130), "{verb}: {}", ended.text());
+        assert_eq!(ended.value()["error"]["kind"], "cancelled");
+        wait_until("nothing is left", SOON, || {
+            names(&downloads(&gateway)).is_empty() && names(&here.files().join("in")).is_empty()
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_again() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let bytes = some(&here);
+    let cut = Cut::before(gateway.http(), Way::Up, Harm::Cut(bytes / 2));
+    let sent = here.send(cut.address(), &["some"]).sent();
+    assert!(cut.has_happened());
+    assert!(sent["resumed_bytes"].as_u64().unwrap() + TWO_PACKS >= bytes / 2, "{sent}");
+    assert_eq!(tree(&downloads(&gateway).join("some")), tree(&here.files().join("some")));
+}
+
+#[test]
+fn a_flipped_byte_is_refused_and_nothing_is_published() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let bytes = some(&here);
+    for at in [bytes / 4, bytes / 2 + 1, bytes - 5_000] {
+        let cut = Cut::before(gateway.http(), Way::Up, Harm::Flip(at));
+        let done = here.send(cut.address(), &["some"]);
+        assert!(cut.has_happened());
+        if done.0.status.success() {
+            // It hit the framing: the connection broke, and what is there came whole by the next.
+            done.sent();
+            fs::remove_dir_all(downloads(&gateway).join("some")).unwrap();
+            continue;
+        }
+        done.failed(7, "corrupt_bundle");
+        assert!(!downloads(&gateway).join("some").exists());
+    }
+    here.send(gateway.http(), &["some"]).sent();
+    assert_eq!(tree(&downloads(&gateway).join("some")), tree(&here.files().join("some")));
+    assert_eq!(names(&downloads(&gateway)), ["some"]);
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_is_named() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let bytes = some(&here);
+    let cut = Cut::before(gateway.http(), Way::Up, Harm::Slow(bytes / 4));
+    let mut command = here.command("send");
+    let child = command.args(["some", "--to", &cut.address().to_string()]).spawn().unwrap();
+    wait_until("the middle", SOON, || cut.has_happened());
+    let file = fs::OpenOptions::new().append(true).open(here.files().join("some/large")).unwrap();
+    std::io::Write::write_all(&mut &file, b"more").unwrap();
+    let failed = Done(child.wait_with_output().unwrap()).failed(7, "size_mismatch");
+    assert_eq!(failed["context"]["entry"], "some/large");
+    wait_until("nothing is left", SOON, || names(&downloads(&gateway)).is_empty());
+}
+
+#[test]
+fn a_sparse_file_of_more_than_4_gib_arrives_whole_and_sparse() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let size = (4 << 30) + 1;
+    let path = here.files().join("disk.img");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(size).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"in the middle", 3 << 30).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"!", size - 1).unwrap();
+    let sent = here.send(gateway.http(), &["disk.img"]).sent();
+    assert!(sent["wire_bytes"].as_u64().unwrap() < 1 << 20, "{sent}");
+    let arrived = fs::File::open(downloads(&gateway).join("disk.img")).unwrap();
+    let metadata = arrived.metadata().unwrap();
+    assert_eq!(metadata.len(), size);
+    assert!(metadata.blocks() * 512 < 4 << 20, "{}", metadata.blocks());
+    let mut end = [0; 14];
+    std::os::unix::fs::FileExt::read_exact_at(&arrived, &mut end[..13], 3 << 30).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&arrived, &mut end[13..], size - 1).unwrap();
+    assert_eq!(&end, b"in the middle!");
+}
+
+#[test]
+fn twenty_thousand_small_files_arrive() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let top = here.files().join("many");
+    for number in 0..20_000_u32 {
+        let folder = top.join(format!("d{}", number / 500));
+        if number.is_multiple_of(500) {
+            fs::create_dir_all(&folder).unwrap();
+        }
+        fs::write(folder.join(format!("f{number}")), number.to_le_bytes()).unwrap();
+    }
+    let sent = here.send(gateway.http(), &["many"]).sent();
+    assert_eq!((&sent["files"], &sent["names"][0]), (&20_000.into(), &"many".into()));
+    assert_eq!(tree(&downloads(&gateway).join("many")), tree(&top));
+}
+
+#[test]
+fn a_disk_that_fills_up_ends_it_and_leaves_nothing() {
+    const ROLE: &str = "SPACEPORT_TEST_FULL";
+    if std::env::var_os(ROLE).is_some() {
+        let folder = PathBuf::from(std::env::var_os("SPACEPORT_TEST_FOLDER").unwrap());
+        let (gateway, here) = (lasting(&folder), Here::new());
+        let top = here.files().join("pages");
+        fs::create_dir(&top).unwrap();
+        // Few bytes, which would fit, and a page for each file, which do not.
+        for number in 0..4_000 {
+            fs::write(top.join(number.to_string()), b"x").unwrap();
+        }
+        let failed = here.send(gateway.http(), &["pages"]).failed(7, "disk_full");
+        assert!(failed["context"]["entry"].as_str().unwrap().starts_with("pages"), "{failed}");
+        let landing = folder.join("downloads");
+        assert_eq!(names(&landing), Vec::<String>::new());
+        fs::write(here.files().join("large"), noise(9 << 20, 1)).unwrap();
+        here.send(gateway.http(), &["large"]).failed(7, "disk_full");
+        fs::write(here.files().join("fits"), noise(1 << 20, 1)).unwrap();
+        here.send(gateway.http(), &["fits"]).sent();
+        assert_eq!(names(&landing), ["fits"]);
+        fs::write(folder.join("passed"), "").unwrap();
+        return;
+    }
+    let folder = Folder::new("full");
+    fs::create_dir(folder.path().join("downloads")).unwrap();
+    binary(); // built before the test is on its own
+    // A file system of 8 MiB that nobody else sees.
+    let mount =
+        "mount -t tmpfs -o size=8m none \"$SPACEPORT_TEST_FOLDER/downloads\" && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", mount, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_disk_that_fills_up_ends_it_and_leaves_nothing", "--nocapture"])
+        .env(ROLE, "fill")
+        .env("SPACEPORT_TEST_FOLDER", folder.path())
+        .output()
+        .unwrap();
+    assert!(
+        folder.path().join("passed").exists(),
+        "needs root for a mount of its own\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -17,7 +17,7 @@ mod window;
 
 pub use agent::Agent;
 pub use cpu::Cpu;
-pub use cut::{Cut, Harm};
+pub use cut::{Cut, Harm, Way};
 pub use folder::Folder;
 pub use gateway::{Gateway, Start, TOKEN, binary};
 pub use grpc::Refused;

@@ -125,7 +125,7 @@ fn run<T>(
 /// the file or the environment.
 fn found(space: &str, token_file: Option<&Path>) -> Result<(Address, Option<Token>)> {
     let given = token_file.map(read_secret).transpose()?;
-    match mine().registry().resolve(space) {
+    match mine().resolve(space) {
         Ok(entry) => Ok((entry.address, given.or(entry.token))),
         Err(error) if error.kind() == Kind::NotFound && is_address(space) => {
             Ok((Address::parse(space)?, given.or_else(|| Environment::read().token)))

@@ -161,7 +161,9 @@ impl Transfer {
                 *received = length;
             }
         }
-        self.read_log(|index, doubt| drop(files.doubtful.insert(index, doubt)));
+        self.read_log(|index, doubt| {
+            files.doubtful.insert(index, doubt);
+        });
     }
 
     /// The entry that bytes are for, if they fit into it.

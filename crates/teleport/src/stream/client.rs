@@ -458,7 +458,11 @@ async fn fetch_once(
     let taken = take_all(space, &mut answers, &taker, (watch, resumed, total), cancel, bytes).await;
     if cancel.is_cancelled() {
         let taker = Arc::clone(&taker);
-        blocking(move || Ok(taker.abort())).await?;
+        blocking(move || {
+            taker.abort();
+            Ok(())
+        })
+        .await?;
         return Err(cancelled().into());
     }
     let (end, done) = taken.map_err(|error| Broken { error, begun: true })?;
