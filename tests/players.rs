@@ -1,10 +1,11 @@
 //! Plain WHEP players, which know an address and a token and nothing else of spaceport.
 //!
-//! One of our own that lets media travel by one way only, one that others wrote, and a real TURN
-//! server between.
+//! One of our own that lets media travel by one way only, with a real TURN server between; and those
+//! that others wrote, on WebRTC stacks of their own: two for browsers, aiortc and GStreamer.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -88,6 +89,108 @@ fn a_player_that_others_wrote_is_refused_without_the_token_and_plays_with_it() {
     let patches = requests.iter().filter(|(method, _)| method == "PATCH");
     assert!(patches.clone().count() > 0 && patches.clone().all(|(_, it)| *it == 204), "{said}");
 }
+
+/// `@eyevinn/webrtc-player` asks for sound as well, and takes the picture from the track's stream.
+#[test]
+fn another_player_for_browsers_is_refused_without_the_token_and_plays_with_it() {
+    let gateway = Gateway::with_test_pattern();
+    let origin = format!("http://{}", gateway.http());
+    let said = Script::browser("eyevinn.mjs", Browser::Chromium, &[&origin, TOKEN]).hear();
+    assert_eq!(said["refused"], true, "{said}");
+    assert_plays(&said);
+    assert_eq!(said["requests"], json!([["POST", 401], ["POST", 201], ["DELETE", 200]]));
+}
+
+#[test]
+fn aiortc_plays_h264() {
+    let said = aiortc(TOKEN, "h264");
+    assert_plays(&said);
+    assert_eq!(said["deleted"], 200, "{said}");
+}
+
+#[test]
+fn aiortc_plays_vp8() {
+    assert_plays(&aiortc(TOKEN, "vp8"));
+}
+
+#[test]
+fn aiortc_is_refused_without_the_token() {
+    let said = aiortc("wrong", "h264");
+    assert_eq!(
+        (&said["status"], &said["problem"]["kind"]),
+        (&json!(401), &json!("unauthenticated"))
+    );
+}
+
+/// What a player in Python says.
+fn aiortc(token: &str, codec: &str) -> Value {
+    let gateway = Gateway::with_test_pattern();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = root.join("../target/venv-aiortc/bin/python");
+    assert!(python.exists(), "aiortc is missing: run `scripts/setup test`");
+    let mut command = Command::new(python);
+    command.arg(root.join("e2e/aiortc_player.py")).args([&*endpoint(&gateway), token, codec]);
+    Script::spawn(command).hear()
+}
+
+/// GStreamer's DTLS has an RSA certificate, and its offer names no codec parameters.
+#[test]
+fn whepsrc_of_gstreamer_plays_h264() {
+    assert_plays(&whepsrc(TOKEN, "h264"));
+}
+
+#[test]
+fn whepsrc_of_gstreamer_plays_vp8() {
+    assert_plays(&whepsrc(TOKEN, "vp8"));
+}
+
+#[test]
+fn whepsrc_of_gstreamer_is_refused_without_the_token() {
+    let said = whepsrc("wrong", "h264");
+    assert_eq!(said["frames"], 0);
+    assert!(said["error"].as_str().unwrap().contains("401"), "{said}");
+}
+
+/// What GStreamer's player says.
+fn whepsrc(token: &str, codec: &str) -> Value {
+    let gateway = Gateway::with_test_pattern();
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/whepsrc/debug/spaceport-whepsrc");
+    assert!(Path::new(program).exists(), "`whepsrc` is missing: run `scripts/setup test`");
+    let mut command = Command::new(program);
+    command.args([&*endpoint(&gateway), token, codec]);
+    Script::spawn(command).hear()
+}
+
+fn endpoint(gateway: &Gateway) -> String {
+    format!("http://{}/whep?display=test-pattern", gateway.http())
+}
+
+/// Frames came, of the right size, and their bars have the right colours.
+fn assert_plays(said: &Value) {
+    /// Above what a decoder's own idea of colour spaces makes of them.
+    const OFF: i64 = 60;
+    assert!(said["frames"].as_u64().unwrap() >= 10, "{said}");
+    let size = [&said["last"]["width"], &said["last"]["height"]];
+    assert_eq!(size, [&json!(1280), &json!(720)], "{said}");
+    let bars: Vec<[i64; 3]> = serde_json::from_value(said["last"]["bars"].clone()).unwrap();
+    assert_eq!(bars.len(), BARS.len());
+    for (seen, painted) in bars.iter().zip(BARS) {
+        let off = seen.iter().zip(painted).map(|(seen, painted)| (seen - painted).abs()).max();
+        assert!(off <= Some(OFF), "{painted:?} came out as {seen:?}: {said}");
+    }
+}
+
+/// What the test pattern paints.
+const BARS: [[i64; 3]; 8] = [
+    [255, 255, 255],
+    [255, 255, 0],
+    [0, 255, 255],
+    [0, 255, 0],
+    [255, 0, 255],
+    [255, 0, 0],
+    [0, 0, 255],
+    [0, 0, 0],
+];
 
 /// A coturn of its own, stopped when dropped.
 struct Turn {

@@ -1,7 +1,7 @@
 use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -36,6 +36,8 @@ pub struct Start<'a> {
     pub display: Option<&'a str>,
     /// Whether it offers the test pattern.
     pub test_pattern: bool,
+    /// Where it listens; on loopback when not given.
+    pub host: Option<IpAddr>,
     /// Where its state outlives it; nowhere when not given.
     pub state: Option<&'a Path>,
     /// More arguments.
@@ -59,9 +61,11 @@ impl Gateway {
         let log = File::create(folder.path().join("log")).unwrap();
         let home = folder.path().join("home");
         std::fs::create_dir(&home).unwrap();
+        let host = start.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut command = Command::new(binary());
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--quic-port", "0"])
+            .args(["serve", "--listen", &SocketAddr::new(host, 0).to_string()])
+            .args(["--quic-port", "0"])
             .args(["--webrtc-port", "0", "--json"])
             .arg("--state-dir")
             .arg(start.state.map_or_else(|| folder.path().join("state"), Path::to_owned))

@@ -37,14 +37,18 @@ pub struct Script {
 impl Script {
     /// Runs a Node script that drives `browser`.
     pub fn browser(name: &str, browser: Browser, arguments: &[&str]) -> Self {
+        Self::browser_by(Command::new("node"), name, browser, arguments)
+    }
+
+    /// The same by another `node`: one on another machine, or with another environment.
+    pub fn browser_by(mut node: Command, name: &str, browser: Browser, arguments: &[&str]) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e");
         assert!(
             folder.join("node_modules/playwright-core").exists(),
             "run `npm ci --ignore-scripts` in tests/e2e first"
         );
-        let mut command = Command::new("node");
-        command.arg(folder.join(name)).arg(browser.name()).args(arguments);
-        Self::spawn(command)
+        node.arg(folder.join(name)).arg(browser.name()).args(arguments);
+        Self::spawn(node)
     }
 
     /// Runs any program that speaks like that.

@@ -19,6 +19,9 @@ const CHROMIUM = [
   "--allow-loopback-in-peer-connection",
 ];
 
+/** An origin that the browser is to treat as it would HTTPS: outside loopback it offers WebCodecs to no other. */
+if (process.env.SECURE) CHROMIUM.push(`--unsafely-treat-insecure-origin-as-secure=${process.env.SECURE}`);
+
 const FIREFOX = {
   "media.peerconnection.ice.loopback": true,
   // Without a camera's permission Firefox uses the address of the default route alone, and from there
