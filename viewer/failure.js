@@ -31,11 +31,14 @@
 export class Failure extends Error {
   /**
    * @param {string} message
-   * @param {{code?: string, title?: string, hint?: string, scope?: Scope, retryable?: boolean, retryAfter?: number}} [facts]
+   * @param {{kind?: string, code?: string, title?: string, hint?: string, scope?: Scope, retryable?: boolean, retryAfter?: number}} [facts]
    */
   constructor(message, facts = {}) {
     super(message);
     this.name = "Failure";
+    /** The server's sort of error; all that goes wrong on the way to a picture is `stream`. */
+    this.kind = facts.kind ?? "stream";
+    /** What exactly it was: the cause, where the kind has some. */
     this.code = facts.code ?? "stream";
     this.title = facts.title ?? "No picture";
     this.hint = facts.hint ?? "";
@@ -52,6 +55,7 @@ export class Failure extends Error {
   static fromReport(report, fallback = {}) {
     const code = report.cause ?? report.kind ?? report.code ?? "stream";
     return new Failure(sentence(report.detail ?? report.message ?? report.title ?? code), {
+      kind: report.kind,
       code,
       title: report.title ?? fallback.title,
       hint: sentence(report.hint ?? ""),
@@ -92,6 +96,16 @@ export class Failure extends Error {
     }
     const { message, ...facts } = known;
     return new Failure(reason ? sentence(reason) : message, facts);
+  }
+
+  /** Nothing at all comes from the server. */
+  static unreachable() {
+    return new Failure("The server cannot be reached.", {
+      code: "guest_offline",
+      title: "No connection",
+      hint: "Its machine may be off, or a firewall in between blocks everything. The page goes on by itself once it can.",
+      scope: "session",
+    });
   }
 
   /** @param {unknown} error */

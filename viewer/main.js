@@ -77,6 +77,9 @@ const HIDDEN_GRACE = 5_000;
 const BACKOFF_FIRST = 500;
 const BACKOFF_MAX = 10_000;
 
+/** The server counts as gone when it has answered nothing for this long, in milliseconds, and the page says so. */
+const UNANSWERED = 2_000;
+
 /** Tries without a picture after which the page stops saying "one moment" and shows what is wrong. */
 const QUIET_TRIES = 1;
 
@@ -109,6 +112,8 @@ class Viewer {
   #worked = null;
   /** The one that stood still last; for the time being it is tried last. @type {Kind | null} */
   #stalled = null;
+  /** Whether the server has answered nothing lately, however it was asked. */
+  #unanswered = false;
   /** Ends what the loop waits for. */
   #interrupt = () => {};
   #stage = new Stage(element("frame"));
@@ -128,8 +133,12 @@ class Viewer {
   async run() {
     let tries = 0;
     for (;;) {
-      const { failure, played } = await this.#round();
+      const round = await this.#round();
+      const { played } = round;
       if (played) tries = 0;
+      // What each way says is of no use then.
+      const gone = this.#unanswered && !played && round.failure.scope === "transport";
+      const failure = gone ? Failure.unreachable() : round.failure;
       if (failure === INTERRUPTED) {
         tries = 0;
         hideCard();
@@ -139,8 +148,13 @@ class Viewer {
         const hopeful = failure.retryable || failure.scope === "ticket";
         if (!hopeful || failure.scope !== "transport") this.session = null;
         this.#enter(hopeful ? "reconnecting" : "failed");
-        if (!hopeful || tries >= QUIET_TRIES) showCard(failure, this.#choosy(), this.#desktop(failure));
-        else say("Connection lost, reconnecting");
+        // Where it is known what is in the way, one more moment changes nothing.
+        const known = failure.code === "udp_blocked";
+        if (!hopeful || known || tries >= QUIET_TRIES) showCard(failure, this.#choosy(), this.#desktop(failure));
+        else {
+          say("Connection lost, reconnecting");
+          if (failure.scope === "transport") this.#doubt();
+        }
         const acted = await this.#pause(hopeful ? Math.max(failure.retryAfter, backoff(tries)) : Infinity);
         tries++;
         // Someone who pressed a button wants to see that something happens; else the card stays until it
@@ -194,6 +208,7 @@ class Viewer {
       while (!this.session) {
         const target = this.#target;
         const session = await this.#open();
+        this.#unanswered = false;
         // Something else may have been chosen meanwhile.
         if (target === this.#target) this.session = session;
       }
@@ -202,6 +217,23 @@ class Viewer {
     } catch (error) {
       return { failure: Failure.from(error), played: false };
     }
+  }
+
+  /** Says that the server is gone if it answers nothing, while ways to it are tried still. */
+  async #doubt() {
+    try {
+      await fetch(new URL("../health", location.href), { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(UNANSWERED) });
+    } catch (error) {
+      // A server that refuses at once may be starting again.
+      const silent = error instanceof DOMException && error.name === "TimeoutError";
+      if (silent && this.state === "reconnecting") this.#gone();
+    }
+  }
+
+  #gone() {
+    this.#unanswered = true;
+    this.failure = Failure.unreachable();
+    showCard(this.failure, false, false);
   }
 
   #kinds() {
@@ -233,6 +265,7 @@ class Viewer {
       });
     }
     let response;
+    const unanswered = setTimeout(() => this.#gone(), UNANSWERED);
     try {
       response = await fetch(new URL("open", location.href), {
         method: "POST",
@@ -242,7 +275,9 @@ class Viewer {
         signal: AbortSignal.timeout(10_000),
       });
     } catch {
-      throw new Failure("The server cannot be reached.", { code: "unreachable", title: "No connection", scope: "session" });
+      throw Failure.unreachable();
+    } finally {
+      clearTimeout(unanswered);
     }
     if (!response.ok) {
       const failure = await Failure.fromResponse(response);
@@ -352,6 +387,7 @@ class Viewer {
         this.kind = kind;
         this.#worked = kind;
         this.failure = null;
+        this.#unanswered = false;
         this.#stage.show(transport.element, attempt.pointer);
         if (attempt.sizes) this.#stage.fit(...attempt.sizes);
         document.body.dataset.picture = kind;
@@ -481,9 +517,12 @@ const INTERRUPTED = new Failure("interrupted", { code: "interrupted" });
 /** What to say when no transport brought a picture. @param {[Kind, Failure][]} failures */
 function both(failures) {
   if (failures.length === 1) return failures[0][1];
+  // That nothing came in time is said of a way; why nothing could come is what helps.
+  const why = failures.map(([, failure]) => failure).find(({ code }) => code === "udp_blocked") ?? failures[0][1];
   return new Failure(failures.map(([kind, { message }]) => `${TRANSPORTS[kind].label}: ${message}`).join("\n"), {
-    code: failures[0][1].code,
-    hint: failures.map(([, { hint }]) => hint).find(Boolean),
+    kind: why.kind,
+    code: why.code,
+    hint: why.hint || failures.map(([, { hint }]) => hint).find(Boolean),
     scope: failures.some(([, { scope }]) => scope === "ticket") ? "ticket" : "transport",
     retryable: failures.some(([, { retryable }]) => retryable),
     retryAfter: Math.max(...failures.map(([, { retryAfter }]) => retryAfter)),
@@ -634,7 +673,7 @@ Object.defineProperty(window, "spaceport", {
     get shown() { return viewer.transport?.shown ? { ...viewer.transport.shown, payload: undefined } : null; },
     get failure() {
       const { failure } = viewer;
-      return failure && { code: failure.code, title: failure.title, message: failure.message, hint: failure.hint };
+      return failure && { kind: failure.kind, code: failure.code, title: failure.title, message: failure.message, hint: failure.hint };
     },
     stats: () => viewer.transport?.stats() ?? Promise.resolve(null),
   }),

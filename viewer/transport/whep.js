@@ -248,18 +248,20 @@ function lost(message) {
 }
 
 function blocked() {
-  return new Failure("No UDP packet came through.", {
+  return new Failure("Neither a UDP packet nor a TCP connection came through.", {
     code: "udp_blocked",
     title: "WebRTC is blocked",
-    hint: "A firewall may block UDP, or the server listens where this browser does not try. Use WebSocket instead.",
+    hint: "A firewall may block UDP, or the server listens where this browser does not try. Use WebSocket instead, or ask for a TURN server.",
   });
 }
 
 /** @param {unknown} error */
 function asFailure(error) {
   // `fetch` throws a TypeError whatever went wrong on the way.
-  if (error instanceof TypeError) return new Failure("The server cannot be reached.", { code: "unreachable", title: "No connection" });
-  return Failure.from(error);
+  if (!(error instanceof TypeError)) return Failure.from(error);
+  const failure = Failure.unreachable();
+  failure.scope = "transport"; // another way may get there
+  return failure;
 }
 
 /** @param {RTCPeerConnection} peer @returns {Promise<void>} */
