@@ -26,8 +26,12 @@ const VIEWER_AGE: Duration = Duration::from_millis(1_500);
 
 /// A viewer with fewer packets waiting than this can take another one.
 ///
-/// Two, so that the encoder works on the next frame while the transport writes the last one.
-const READY_BELOW: usize = 2;
+/// One: the encoder works on the next frame while the transport sends the last one, which does not wait
+/// here any more. A second one would be of the past by the time it can be sent.
+const READY_BELOW: usize = 1;
+
+/// A viewer with this many waiting is behind: what was made for others comes faster than it takes it.
+const BEHIND: usize = 2;
 
 /// The least time between two keyframes of one stream, whatever viewers ask: two a second.
 const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);
@@ -310,7 +314,7 @@ impl Viewer {
 
     fn offer(&mut self, packet: &Packet, now: Instant, handed: &mut Handed) {
         if packet.keyframe {
-            if self.queue.len() >= READY_BELOW {
+            if self.queue.len() >= BEHIND {
                 self.cut(handed); // the keyframe says all that the backlog would, and later
             }
             self.awaits_keyframe = false;
@@ -332,7 +336,7 @@ impl Viewer {
         let Some((_, oldest)) = self.queue.front() else { return false };
         self.queue.len() >= VIEWER_PACKETS
             || self.queued_bytes + packet.payload.len() > VIEWER_BYTES
-            || self.queue.len() >= READY_BELOW && oldest.is_some_and(|at| now > at + VIEWER_AGE)
+            || self.queue.len() >= BEHIND && oldest.is_some_and(|at| now > at + VIEWER_AGE)
     }
 
     fn lose(&mut self, packets: u64, handed: &mut Handed) {

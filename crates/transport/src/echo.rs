@@ -1,65 +1,73 @@
-//! How long what is sent now waits on the way, told from the round trip of pings.
+//! Which frames have arrived at a viewer, told from the answers to pings.
 //!
 //! A socket takes more than its path does: what it took waits in buffers here and in the network, where
-//! nobody can look. But whatever a viewer is sent comes in order, so a ping that goes out before a frame
-//! comes back once all that is ahead of that frame is through. What its round trip takes beyond the
-//! quickest one is that wait.
+//! nobody can look. But whatever a viewer is sent comes in order, so the answer to a ping that goes out
+//! right behind a frame says that all of that frame is there. While frames take longer than they usually
+//! do, no further one is sent: it would only be old when it came, and what it shows is not made yet.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// The least time between two pings. Six bytes and their answer ten times a second, while frames are
-/// sent and no longer.
-const EVERY: Duration = Duration::from_millis(100);
+/// Frames on their way at one time. With more than that the path is as long as no path is; then the
+/// oldest is forgotten, and the next answer says that it has arrived.
+const MAX_FLYING: usize = 64;
 
-/// How much the quickest round trip is forgotten with time: a viewer that changes to a longer way is not
-/// taken for one that waits for ever, and a wait of a minute is still one.
-const FORGET: f64 = 0.001;
+/// How much the quickest arrival is forgotten with time: a viewer that changes to a longer way is not
+/// taken for a slow one for ever.
+const FORGET: f64 = 0.01;
 
-/// The pings of one viewer.
+/// How much longer than the quickest a frame may be on its way, in intervals of frames. As over QUIC.
+const PATIENCE: (u32, u32) = (3, 2);
+
+/// The frames on their way to one viewer.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
-    number: u16,
-    /// When the ping that is on its way was sent.
-    sent_at: Option<Instant>,
-    last_sent: Option<Instant>,
-    /// For how long we were busy writing a frame just now, and heard nothing.
-    deaf: Duration,
+    number: u32,
+    /// Frames that have not arrived, as far as is known: their number, and when they were begun.
+    flying: VecDeque<(u32, Instant)>,
+    /// Whether it answers pings at all. One that does not is not waited for.
+    answers: bool,
+    /// How long the quickest frame took, and when that was.
     quickest: Option<(Duration, Instant)>,
 }
 
 impl Echo {
-    /// The ping to send before the next frame, if it is time for one.
-    pub(crate) fn ping(&mut self, now: Instant) -> Option<Bytes> {
-        let early = self.last_sent.is_some_and(|at| now < at + EVERY);
-        if early || self.sent_at.is_some() {
-            return None;
-        }
+    /// Notes a frame that was begun at `began` and is written now; returns the ping to send behind it.
+    pub(crate) fn sent(&mut self, began: Instant) -> Bytes {
         self.number = self.number.wrapping_add(1);
-        (self.sent_at, self.last_sent) = (Some(now), Some(now));
-        self.deaf = Duration::ZERO;
-        Some(Bytes::copy_from_slice(&self.number.to_be_bytes()))
-    }
-
-    /// Says for how long nothing was read, since a frame was being written. An answer that is read next
-    /// may have come at any time meanwhile, but no sooner.
-    pub(crate) fn deaf(&mut self, time: Duration) {
-        self.deaf = time;
-    }
-
-    /// Takes an answer. Returns how long its ping waited at least, if it is the one that is expected.
-    pub(crate) fn pong(&mut self, payload: &[u8], now: Instant) -> Option<Duration> {
-        if payload != self.number.to_be_bytes() {
-            return None;
+        if self.flying.len() >= MAX_FLYING {
+            self.flying.pop_front();
         }
-        let took = now.saturating_duration_since(self.sent_at.take()?);
-        let quickest = self.quickest(now).map_or(took, |quickest| quickest.min(took));
-        self.quickest = Some((quickest, now));
-        Some((took - quickest).saturating_sub(self.deaf))
+        self.flying.push_back((self.number, began));
+        Bytes::copy_from_slice(&self.number.to_be_bytes())
     }
 
-    fn quickest(&self, now: Instant) -> Option<Duration> {
+    /// Takes an answer.
+    pub(crate) fn pong(&mut self, payload: &[u8], now: Instant) {
+        let Ok(number) = <[u8; 4]>::try_from(payload).map(u32::from_be_bytes) else { return };
+        let Some(at) = self.flying.iter().position(|&(flying, _)| flying == number) else { return };
+        self.answers = true;
+        let Some((_, began)) = self.flying.drain(..=at).last() else { return };
+        let took = now.saturating_duration_since(began);
+        let usual = self.usual(now);
+        self.quickest = Some((usual.map_or(took, |usual| usual.min(took)), now));
+    }
+
+    /// For how long the path takes another frame, when one comes every `interval`; `None` while it
+    /// takes none.
+    pub(crate) fn room(&self, interval: Duration, now: Instant) -> Option<Duration> {
+        let (Some(&(_, oldest)), true) = (self.flying.front(), self.answers) else {
+            return Some(Duration::MAX);
+        };
+        let (times, of) = PATIENCE;
+        let usual = self.usual(now).unwrap_or_default();
+        let left = (oldest + usual + interval * times / of).saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn usual(&self, now: Instant) -> Option<Duration> {
         let (quickest, at) = self.quickest?;
         Some(quickest + now.saturating_duration_since(at).mul_f64(FORGET))
     }
@@ -70,6 +78,7 @@ mod tests {
     use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);
+    const INTERVAL: Duration = Duration::from_millis(30);
 
     #[expect(clippy::disallowed_methods, reason = "the origin of a virtual clock")]
     fn origin() -> Instant {
@@ -77,57 +86,60 @@ mod tests {
     }
 
     #[test]
-    fn what_a_round_trip_takes_beyond_the_quickest_is_the_wait() {
+    fn a_frame_that_takes_longer_than_usual_holds_the_next_one_back_until_it_is_there() {
         let (mut echo, start) = (Echo::default(), origin());
-        let mut trip = |at: u32, takes: u32| {
-            let sent = start + MILLI * at;
-            let ping = echo.ping(sent).unwrap();
-            echo.pong(&ping, sent + MILLI * takes).unwrap()
-        };
-        assert_eq!(trip(0, 30), Duration::ZERO);
-        let wait = trip(100, 80);
-        assert!((MILLI * 49..=MILLI * 50).contains(&wait), "{wait:?}");
-        assert_eq!(trip(300, 20), Duration::ZERO, "quicker than ever");
+        let first = echo.sent(start);
+        assert_eq!(
+            echo.room(INTERVAL, start + MILLI * 900),
+            Some(Duration::MAX),
+            "nothing is known"
+        );
+        echo.pong(&first, start + MILLI * 20);
+        let at = start + MILLI * 100;
+        let second = echo.sent(at);
+        let left = echo.room(INTERVAL, at + MILLI * 60).unwrap();
+        assert!(left < MILLI * 10, "{left:?}");
+        assert_eq!(echo.room(INTERVAL, at + MILLI * 70), None);
+        echo.pong(&second, at + MILLI * 300);
+        assert_eq!(echo.room(INTERVAL, at + MILLI * 300), Some(Duration::MAX));
     }
 
     #[test]
-    fn one_ping_is_on_its_way_at_a_time() {
+    fn an_answer_speaks_for_all_frames_before_its_own() {
         let (mut echo, start) = (Echo::default(), origin());
-        let first = echo.ping(start).unwrap();
-        assert_eq!(echo.ping(start + MILLI * 500), None);
-        echo.pong(&first, start + MILLI * 10).unwrap();
-        assert_eq!(echo.ping(start + MILLI * 50), None, "too early");
-        let second = echo.ping(start + MILLI * 200).unwrap();
-        for other in [&first[..], b"", b"keep-alive"] {
-            assert_eq!(echo.pong(other, start + MILLI * 600), None);
+        let first = echo.sent(start);
+        echo.pong(&first, start + MILLI);
+        let pings: Vec<Bytes> = (1..=3).map(|at| echo.sent(start + MILLI * at)).collect();
+        echo.pong(&pings[1], start + MILLI * 900);
+        assert_eq!(echo.flying.len(), 1);
+        for other in [&pings[0][..], b"", b"keep-alive", &[0; 4]] {
+            echo.pong(other, start + MILLI * 901);
         }
-        assert!(echo.pong(&second, start + MILLI * 600).is_some());
-        assert_eq!(echo.pong(&second, start + MILLI * 600), None, "once");
+        assert_eq!(echo.flying.len(), 1, "an answer that was not waited for says nothing");
     }
 
     #[test]
-    fn an_answer_that_came_while_a_long_frame_was_written_tells_nothing() {
+    fn who_answers_no_pings_is_not_waited_for_and_costs_no_memory() {
         let (mut echo, start) = (Echo::default(), origin());
-        let ping = echo.ping(start).unwrap();
-        echo.pong(&ping, start + MILLI * 10).unwrap();
-        let ping = echo.ping(start + MILLI * 100).unwrap();
-        echo.deaf(MILLI * 299);
-        assert_eq!(echo.pong(&ping, start + MILLI * 400), Some(Duration::ZERO));
-        let ping = echo.ping(start + MILLI * 500).unwrap();
-        echo.deaf(MILLI * 50);
-        assert!(echo.pong(&ping, start + MILLI * 800).unwrap() > MILLI * 230);
+        for at in 0..1_000 {
+            echo.sent(start + INTERVAL * at);
+        }
+        assert_eq!(echo.flying.len(), MAX_FLYING);
+        assert_eq!(echo.room(INTERVAL, start + INTERVAL * 1_000), Some(Duration::MAX));
     }
 
     #[test]
-    fn a_longer_way_becomes_usual_and_a_wait_of_a_minute_does_not() {
+    fn a_longer_way_becomes_usual() {
         let (mut echo, start) = (Echo::default(), origin());
-        let mut waits = (0..3_000).map(|step: u32| {
-            let sent = start + MILLI * 200 * step;
-            let ping = echo.ping(sent).unwrap();
-            let takes = if step == 0 { 20 } else { 320 };
-            echo.pong(&ping, sent + MILLI * takes).unwrap()
-        });
-        assert!(waits.nth(300).unwrap() > MILLI * 200, "a minute");
-        assert_eq!(waits.last(), Some(Duration::ZERO), "ten minutes");
+        let first = echo.sent(start);
+        echo.pong(&first, start + MILLI);
+        let at = |step: u32| start + MILLI * 300 * step;
+        for step in 1..200 {
+            let ping = echo.sent(at(step));
+            echo.pong(&ping, at(step) + MILLI * 200);
+        }
+        let ping = echo.sent(at(200));
+        assert!(echo.room(INTERVAL, at(200) + MILLI * 210).is_some(), "a minute later");
+        echo.pong(&ping, at(200) + MILLI * 220);
     }
 }

@@ -19,7 +19,7 @@ use spaceport_wire::control::{
     SessionOpened, Stats, capability,
 };
 use spaceport_wire::packet::{self, Encoded};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::pointer::Pointer;
 
@@ -65,12 +65,9 @@ pub(crate) trait Carrier: Send {
     /// it is dropped.
     fn hear(&mut self) -> impl Future<Output = Result<Heard, End>> + Send;
 
-    /// Whether it takes another frame now, when one comes every `interval`. When that changes,
-    /// [`Carrier::hear`] returns.
-    fn ready(&self, interval: Duration) -> bool {
-        let _ = interval;
-        true
-    }
+    /// For how long from now it takes another frame, when one comes every `interval`; `None` while it
+    /// takes none. When it does again, [`Carrier::hear`] returns.
+    fn room(&self, interval: Duration) -> Option<Duration>;
 
     /// Finds out whether the client lives. Called every [`KEEP_ALIVE`].
     fn keep_alive(&mut self) -> impl Future<Output = Result<(), End>> + Send;
@@ -203,7 +200,9 @@ impl Viewer {
         let mut keep_alives = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
         keep_alives.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let ready = carrier.ready(self.interval);
+            let room = carrier.room(self.interval);
+            // Without an end in sight there is nothing to look at later.
+            let passes = room.filter(|room| *room < KEEP_ALIVE);
             let step = tokio::select! {
                 heard = carrier.hear() => match heard {
                     Ok(Heard::Text(text)) => self.hear(carrier, &text).await,
@@ -219,7 +218,8 @@ impl Viewer {
                     }
                     Err(end) => Err(end),
                 },
-                event = self.subscriber.recv(), if ready => self.show(carrier, event).await,
+                event = self.subscriber.recv(), if room.is_some() => self.show(carrier, event).await,
+                () = sleep(passes.unwrap_or_default()), if passes.is_some() => Ok(()),
                 _ = keep_alives.tick() => carrier.keep_alive().await,
             };
             if let Err(end) = step {

@@ -138,13 +138,10 @@ impl Carrier for Socket {
     }
 
     async fn show(&mut self, picture: Picture) -> Result<(), End> {
-        if let Some(ping) = self.echo.ping(Instant::now().into_std()) {
-            self.push(Message::Ping(ping)).await?;
-        }
-        let began = Instant::now();
+        let began = Instant::now().into_std();
         self.write(picture.packet.into_message()).await?;
-        self.echo.deaf(began.elapsed());
-        Ok(())
+        let ping = self.echo.sent(began);
+        self.push(Message::Ping(ping)).await
     }
 
     async fn hear(&mut self) -> Result<Heard, End> {
@@ -156,11 +153,15 @@ impl Carrier for Socket {
             Message::Binary(_) => Err(End::Close(CloseCode::Malformed)),
             Message::Close(_) => Err(End::Gone),
             Message::Pong(payload) => {
-                let waited = self.echo.pong(&payload, Instant::now().into_std());
-                Ok(waited.map_or(Heard::Nothing, Heard::Waited))
+                self.echo.pong(&payload, Instant::now().into_std());
+                Ok(Heard::Nothing)
             }
             Message::Ping(_) | Message::Frame(_) => Ok(Heard::Nothing),
         }
+    }
+
+    fn room(&self, interval: Duration) -> Option<Duration> {
+        self.echo.room(interval, Instant::now().into_std())
     }
 
     async fn keep_alive(&mut self) -> Result<(), End> {

@@ -83,8 +83,8 @@ impl Carrier for Connection {
         }
     }
 
-    fn ready(&self, interval: Duration) -> bool {
-        self.frames.ready(interval)
+    fn room(&self, interval: Duration) -> Option<Duration> {
+        self.frames.room(interval)
     }
 
     /// QUIC does that itself, and more often.

@@ -51,6 +51,29 @@ pub(super) struct Frames {
     /// what the client has room for, and the newest might use up what the oldest waits for.
     writing: Option<(u64, BoxFuture<'static, Option<Written>>)>,
     arriving: FuturesUnordered<BoxFuture<'static, (u64, Sent)>>,
+    way: Way,
+}
+
+/// How long the way there and back is when nothing waits on it.
+///
+/// What QUIC measures grows with the queues that its own packets make, and would let them grow.
+#[derive(Debug, Default)]
+struct Way(Option<(Duration, Instant)>);
+
+impl Way {
+    /// How much of a shorter time is forgotten: a viewer may come to be farther away.
+    const FORGET: f64 = 0.01;
+
+    /// The shortest time of late, `measured` included.
+    fn time(&self, measured: Duration, now: Instant) -> Duration {
+        let Some((shortest, at)) = self.0 else { return measured };
+        let passed = now.saturating_duration_since(at);
+        measured.min(shortest + passed.mul_f64(Self::FORGET))
+    }
+
+    fn learn(&mut self, measured: Duration, now: Instant) {
+        self.0 = Some((self.time(measured, now), now));
+    }
 }
 
 /// What there is to wait for once QUIC has taken a frame.
@@ -80,6 +103,7 @@ impl Frames {
             begun: BTreeMap::new(),
             writing: None,
             arriving: FuturesUnordered::new(),
+            way: Way::default(),
         }
     }
 
@@ -126,18 +150,22 @@ impl Frames {
         group * GROUP + (GROUP - 1 - index.min(GROUP - 1))
     }
 
-    /// Whether the path takes another frame now, when one comes every `interval`.
-    pub(super) fn ready(&self, interval: Duration) -> bool {
+    /// For how long the path takes another frame, when one comes every `interval`; `None` while it
+    /// takes none.
+    pub(super) fn room(&self, interval: Duration) -> Option<Duration> {
         if self.writing.is_some() || self.begun.len() >= MAX_BEGUN {
-            return false;
+            return None;
         }
-        let Some((_, oldest)) = self.begun.first_key_value() else { return true };
-        oldest.elapsed() < self.session.rtt() + ACK_DELAY + interval * 3 / 2
+        let Some((_, oldest)) = self.begun.first_key_value() else { return Some(Duration::MAX) };
+        let allowed =
+            self.way.time(self.session.rtt(), Instant::now()) + ACK_DELAY + interval * 3 / 2;
+        let left = (*oldest + allowed).saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 
     /// Works on what is being sent, and waits for news of it. Never returns when there is none.
     pub(super) async fn sent(&mut self) -> Sent {
-        let Self { session, begun, writing, arriving, .. } = self;
+        let Self { session, begun, writing, arriving, way, .. } = self;
         let write = async {
             match writing {
                 Some((id, future)) => (*id, future.await),
@@ -157,8 +185,11 @@ impl Frames {
             }
             Some((id, sent)) = arriving.next() => {
                 let Some(began) = begun.remove(&id) else { return sent };
-                let waited = || began.elapsed().saturating_sub(session.rtt() + ACK_DELAY);
-                if sent == Sent::On { Sent::Arrived(waited()) } else { sent }
+                let now = Instant::now();
+                way.learn(session.rtt(), now);
+                let usual = way.time(session.rtt(), now) + ACK_DELAY;
+                let waited = now.saturating_duration_since(began).saturating_sub(usual);
+                if sent == Sent::On { Sent::Arrived(waited) } else { sent }
             }
         }
     }
