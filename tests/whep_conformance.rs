@@ -177,6 +177,10 @@ fn new_credentials_restart_ice() {
     let gateway = Gateway::with_test_pattern();
     let (resource, tag) = play(&gateway);
     let fresh = ICE.replace("abcd", "efgh").replace("0123456789", "9876543210");
+    // §4.3.1 asks for a tag; players that have none only ever add candidates.
+    let untagged = patch(&gateway, &resource, None, &fresh);
+    assert_eq!(untagged.status, 428);
+    assert_eq!(problem(&untagged)["kind"], "precondition_failed");
     let answer = patch(&gateway, &resource, Some("*"), &fresh);
     assert_eq!((answer.status, &*answer.headers["content-type"]), (200, FRAGMENT));
     let fragment = answer.text();

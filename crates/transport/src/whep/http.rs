@@ -292,6 +292,12 @@ async fn patch(
     };
     match patched {
         Ok(Patched::Candidates) => empty(StatusCode::NO_CONTENT),
+        // RFC 9725 §4.3.1, by way of RFC 6585 §3.
+        Ok(Patched::Untagged) => {
+            let error = Error::new(Kind::PreconditionFailed, "a restart needs an entity tag")
+                .hint("Send `If-Match` with the ETag of the last answer, or `*`");
+            with_status(&error, 428)
+        }
         Ok(Patched::Restarted { etag, fragment }) => {
             let mut response = Response::new(Body::from(fragment));
             set(&mut response, header::CONTENT_TYPE, FRAGMENT);

@@ -144,7 +144,12 @@ struct Accepted {
 #[derive(Debug)]
 enum Patched {
     Candidates,
-    Restarted { etag: String, fragment: String },
+    /// Nothing: it restarts, and does not say which ICE session it means.
+    Untagged,
+    Restarted {
+        etag: String,
+        fragment: String,
+    },
 }
 
 impl Endpoint {
@@ -209,7 +214,8 @@ impl Endpoint {
 
     /// Adds candidates to a resource, or restarts its ICE session.
     ///
-    /// `if_match` is the header's value; players that leave it out are let through.
+    /// `if_match` is the header's value. Players that leave it out may add candidates, which does no
+    /// harm if they are of a session that is over; a restart has to say which one it ends.
     async fn patch(
         &self,
         name: &str,
@@ -241,6 +247,9 @@ impl Endpoint {
                     shared.command(Command::Trickle { key, candidates })?;
                 }
                 return Ok(Patched::Candidates);
+            }
+            if if_match.is_none() {
+                return Ok(Patched::Untagged);
             }
             resource.key
         };

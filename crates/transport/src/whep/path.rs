@@ -49,6 +49,13 @@ const LOOK_AFTER_MOST: Duration = Duration::from_secs(16);
 /// The least time between two reports to the session while something waits.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
+/// A path that carries less than this part of what was just sent has collapsed: what is on its way and
+/// what would have to be sent again is more than it carries in the time that anyone waits.
+const COLLAPSE: (u64, u64) = (1, 2);
+
+/// What is believed of a path that collapsed is not believed to have collapsed again before this.
+const COLLAPSE_AGAIN: Duration = Duration::from_secs(2);
+
 /// What was held back this recently is still wanted.
 const RECENTLY: Duration = Duration::from_millis(500);
 
@@ -97,6 +104,8 @@ pub(super) struct Path {
     second: (Instant, u64),
     busiest: u64,
     keyframe: usize,
+    /// When it last collapsed.
+    collapsed: Option<Instant>,
     /// What the session was told last, and when.
     told: Option<(Told, Instant)>,
 }
@@ -116,6 +125,7 @@ impl Path {
             second: (now, 0),
             busiest: 0,
             keyframe: 0,
+            collapsed: None,
             told: None,
         }
     }
@@ -125,12 +135,26 @@ impl Path {
         self.open = true;
     }
 
-    /// Takes the engine's estimate.
-    pub(super) fn estimated(&mut self, estimate: u64, now: Instant) {
+    /// Takes the engine's estimate. Returns whether the path has collapsed.
+    pub(super) fn estimated(&mut self, estimate: u64, now: Instant) -> bool {
         if estimate < self.estimate / 20 * 19 {
             self.fell = Some(now);
         }
         self.estimate = estimate;
+        let (part, of) = COLLAPSE;
+        let again = |at| now.saturating_duration_since(at) >= COLLAPSE_AGAIN;
+        let busy = self.media.is_some_and(|at| now.saturating_duration_since(at) < IDLE_AFTER);
+        let collapsed = !self.open
+            && busy
+            && estimate < self.busiest / of * part
+            && self.collapsed.is_none_or(again);
+        if collapsed {
+            self.collapsed = Some(now);
+            // From here on that much is a lot.
+            self.busiest = estimate;
+            self.second = (now, 0);
+        }
+        collapsed
     }
 
     /// Notes a frame that was given to the engine.
@@ -273,6 +297,27 @@ mod tests {
         assert!(!path.is_behind(2, 80_000), "nobody makes frames it cannot take");
         path.estimated(20_000_000, start);
         assert!(!path.is_behind(10, 80_000), "it is through in no time");
+    }
+
+    #[test]
+    fn a_path_that_carries_half_of_what_is_sent_has_collapsed_once() {
+        let start = now();
+        let mut path = Path::new(start);
+        let mut collapsed = Vec::new();
+        for step in 0..60 {
+            let now = start + MS(100 * step);
+            path.sent(if step < 30 { 100_000 } else { 10_000 }, false, now);
+            let estimate = if step < 30 { 9_000_000 } else { 1_000_000 };
+            if path.estimated(estimate, now) {
+                collapsed.push(step);
+            }
+        }
+        assert_eq!(collapsed, [30]);
+        // A picture that hardly moves loses nothing by an estimate that falls.
+        let mut still = Path::new(start);
+        still.sent(1_000, false, start);
+        still.sent(1_000, false, start + MS(1_500));
+        assert!(!still.estimated(300_000, start + MS(1_600)));
     }
 
     #[test]

@@ -60,8 +60,12 @@ const RESEND_SHARE: f32 = 0.8;
 /// taking them together is what lets them leave in one batch. The rest comes a millisecond later.
 const AT_ONCE: usize = 512;
 
-/// How often the engine's estimate is looked at.
-const ESTIMATE_EVERY: Duration = Duration::from_millis(200);
+/// How often the engine's estimate is looked at: as often as viewers give feedback.
+const ESTIMATE_EVERY: Duration = Duration::from_millis(100);
+
+/// How long nothing is sent on a path that has collapsed: until its queue, which is full of what nobody
+/// can use any more, has room for a keyframe.
+const DRAIN: Duration = Duration::from_millis(150);
 
 /// What the engine calls at once: a microsecond after the last call.
 const SOON: Duration = Duration::from_micros(2);
@@ -246,6 +250,8 @@ pub(super) struct Peer {
     pace_here: bool,
     /// Whether deltas are passed over because it was cut to the next keyframe.
     cut: bool,
+    /// Until when nothing is sent.
+    drains: Option<Instant>,
     keyframe: Throttle,
     tail: Option<Tail>,
     /// Where media goes, if it goes by TCP.
@@ -338,6 +344,7 @@ impl Peer {
             here: false,
             pace_here,
             cut: false,
+            drains: None,
             choice,
             keyframe: Throttle::default(),
             tail: None,
@@ -355,7 +362,7 @@ impl Peer {
             Connection::Connected => None,
         };
         let tail = self.tail.as_ref().and_then(Tail::due);
-        let others = [connection, tail, self.keyframe.due()];
+        let others = [connection, tail, self.keyframe.due(), self.drains];
         others.into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
@@ -448,6 +455,8 @@ impl Peer {
         if self.keyframe.due().is_some_and(|due| now >= due) {
             self.request_keyframe(now);
         }
+        // What waited is sent after this.
+        self.drains = self.drains.filter(|&until| now < until);
         if let Some(tail) = &mut self.tail
             && tail.due().is_some_and(|due| now >= due)
         {
@@ -571,6 +580,9 @@ impl Peer {
         let waiting = self.subscriber.backlog();
         if waiting == 0 {
             return false;
+        }
+        if self.drains.is_some_and(|until| now < until) {
+            return true;
         }
         let full = self.over_tcp.is_some_and(|remote| socket.tcp.is_full(remote));
         let queue = self.queued(now);
@@ -748,15 +760,38 @@ impl Peer {
         }
     }
 
-    /// Tells the engine what to look for.
-    fn follow_path(&mut self, now: Instant) {
+    /// Forgets what was sent, and goes on with a keyframe that the path carries.
+    ///
+    /// Sent again, what was lost when a path collapsed takes as long as it took to find that out, times
+    /// the factor by which the path became narrower; a keyframe takes its own time.
+    fn start_over(&mut self, now: Instant) {
+        if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
+            // A new cache is an empty one: what is asked for from now on was sent after this.
+            stream.set_rtx_cache(RESEND_PACKETS, RESEND_FOR, Some(RESEND_SHARE));
+        }
+        self.cut = true;
+        self.totals.cuts += 1;
+        self.drains = Some(now + DRAIN);
+        // The encoder has to know the rate before it makes the keyframe.
+        self.tell_path(now);
+        self.request_keyframe(now);
+    }
+
+    /// Tells the session what the path carries, if that is news.
+    fn tell_path(&mut self, now: Instant) {
         let queue = self.queued(now);
-        let Some(path) = &mut self.path else { return };
-        self.deadline = path.deadline(self.deadline, queue, now);
-        if let Some(told) = path.report(queue, now) {
+        if let Some(told) = self.path.as_mut().and_then(|path| path.report(queue, now)) {
             let told = session::Path { capacity: Some(told.capacity), queued: told.queued };
             self.subscriber.path(told, now);
         }
+    }
+
+    /// Tells the engine what to look for.
+    fn follow_path(&mut self, now: Instant) {
+        self.tell_path(now);
+        let queue = self.queued(now);
+        let Some(path) = &mut self.path else { return };
+        self.deadline = path.deadline(self.deadline, queue, now);
         let advice = path.advise(queue, now);
         if let Some(desired) = advice.desired {
             self.rtc.bwe().set_desired_bitrate(Bitrate::bps(desired));
@@ -788,8 +823,11 @@ impl Peer {
             Event::PeerStats(stats) => {
                 // Not the event of its own, which is a mean over seconds.
                 if let (Some(path), Some(estimate)) = (&mut self.path, stats.bwe_tx) {
-                    path.estimated(estimate.as_u64(), now);
                     tracing::trace!(%estimate, "the path carries");
+                    if path.estimated(estimate.as_u64(), now) {
+                        tracing::debug!(%estimate, "the path collapsed");
+                        self.start_over(now);
+                    }
                 }
             }
             Event::IceConnectionStateChange(state) => {

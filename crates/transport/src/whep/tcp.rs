@@ -32,8 +32,9 @@ const STRANGER_FOR: Duration = Duration::from_secs(10);
 /// addresses. Beyond this, more are refused.
 const PER_PEER: usize = 32;
 
-/// Bytes that wait for a viewer before it gets no further frame.
-const ENOUGH: usize = 64 << 10;
+/// Bytes that wait for a viewer before it gets no further frame: an eighth of a second of 1 Mbit/s. What
+/// the kernel has taken comes on top.
+const ENOUGH: usize = 16 << 10;
 
 /// Bytes that wait for a viewer at most: a keyframe of a 4K desktop. Beyond this datagrams are
 /// dropped, as a router would.
