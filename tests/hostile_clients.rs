@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use spaceport_tests::{
@@ -16,6 +16,7 @@ use spaceport_tests::{
 };
 use spaceport_transport::quic::{Client, Received, Remote, Video};
 use spaceport_types::{Cause, Kind, Redacted};
+use tokio::time::Instant;
 
 /// How much a gateway may grow while it is attacked: its allocator's arenas and a few full queues. A
 /// leak of what came would be more than this many times over, or is looked for in `leaks`.
@@ -77,7 +78,7 @@ impl World {
     }
 
     /// The viewer got all there was, and the gateway is what it was.
-    fn is_untouched(mut self) {
+    fn assert_untouched(mut self) {
         let lasted = self.began.elapsed();
         let before = self.seen.lock().unwrap().pictures;
         wait_until("the viewer gets pictures", Duration::from_secs(5), || {
@@ -190,7 +191,7 @@ fn offers_with_a_thousand_candidates() {
         };
         assert_eq!(request.send(world.gateway.http()).unwrap().status, 204);
     }
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn a_viewer_that_asks_for_keyframes_all_the_time() {
     let world = World::new();
     let said = world.hostile("pli").hear();
     assert!(said["sent"].as_u64().unwrap() > 200, "{said}");
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn a_viewer_that_connects_and_never_begins_dtls_is_given_up_with_the_cause() {
     assert_eq!(client.hear()["connected"], true);
     let said = client.hear();
     assert_eq!(said["cause"], "dtls_failed", "{said}");
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn floods_of_ice_checks_with_wrong_names_wrong_signatures_and_right_ones() {
     let world = World::new();
     let said = world.hostile("checks").hear();
     assert_eq!((&said["sent"], &said["deleted"]), (&json!(30_000), &json!(200)));
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 /// What comes to the media ports and is nothing, or the half of something.
@@ -244,7 +245,7 @@ fn floods_of_datagrams_that_are_empty_cut_short_too_long_or_noise() {
             drop(socket.send_to(&datagram, world.udp(port)));
         }
     }
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 /// Connections that send a byte now and then; those of requests that never end, and of bodies.
@@ -289,7 +290,7 @@ fn slow_requests_are_let_go_of_and_hold_nobody_up() {
     });
     measured(format_args!("the slowest answer to another took {slowest:?}"));
     assert!(slowest < Duration::from_secs(2), "others waited {slowest:?}");
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 #[test]
@@ -323,7 +324,7 @@ fn a_quic_client_with_a_stale_ticket_is_refused_and_told_why() {
             || matches!(error.cause(), Some(Cause::TicketExpired | Cause::SessionClosed));
         assert!(stale, "{error:?}");
     }
-    world.is_untouched();
+    world.assert_untouched();
 }
 
 /// A socket that is open and answers nothing: no ping, no close. It is let go after a minute of that.
@@ -352,5 +353,5 @@ fn a_socket_that_never_says_a_word_is_closed() {
     };
     measured(format_args!("{read} bytes, closed: {ended}"));
     assert!(ended && read > 10_000, "{read} bytes, closed: {ended}");
-    world.is_untouched();
+    world.assert_untouched();
 }

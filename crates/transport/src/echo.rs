@@ -49,7 +49,7 @@ impl Echo {
         let Ok(number) = <[u8; 4]>::try_from(payload).map(u32::from_be_bytes) else { return };
         let Some(at) = self.flying.iter().position(|&(flying, _)| flying == number) else { return };
         self.answers = true;
-        let Some((_, began)) = self.flying.drain(..=at).last() else { return };
+        let Some((_, began)) = self.flying.drain(..=at).next_back() else { return };
         let took = now.saturating_duration_since(began);
         let usual = self.usual(now);
         self.quickest = Some((usual.map_or(took, |usual| usual.min(took)), now));
