@@ -353,6 +353,76 @@ fn a_registry_cut_in_half_is_said_and_left_as_it_is() {
     assert_eq!(fs::read(&file).unwrap(), half);
 }
 
+#[test]
+fn what_a_space_shows_is_kept_in_a_file() {
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    user.add(&gateway, "box");
+    let (png, mp4) = (user.0.path().join("a.png"), user.0.path().join("a.mp4"));
+    let (png, mp4) = (png.to_str().unwrap(), mp4.to_str().unwrap());
+    let kept = user.run(&["stream", "box", "--snapshot", png, "--json"]).data();
+    assert_eq!(kept, json!({ "file": png, "frame_size": [1280, 720] }));
+    assert_eq!(probe(png), json!(["png", 1280, 720]));
+
+    let kept = user.run(&["stream", "box", "--record", mp4, "--for", "2", "--json"]).data();
+    assert_eq!(probe(mp4), json!(["h264", 1280, 720]));
+    let frames = kept["frames"].as_u64().unwrap();
+    assert!(frames > 1, "{kept}");
+    // Every frame can be decoded, and it lasts as long as it took.
+    let arguments = ["-count_frames", "-show_entries", "stream=nb_read_frames:format=duration"];
+    let counted = ffprobe(mp4, &arguments);
+    assert_eq!(counted["streams"][0]["nb_read_frames"], frames.to_string());
+    let lasts: f64 = counted["format"]["duration"].as_str().unwrap().parse().unwrap();
+    assert!(lasts > 1.0, "{counted}");
+
+    let before = fs::read(mp4).unwrap();
+    let taken = user.run(&["stream", "box", "--record", mp4, "--agent"]).envelope();
+    assert_eq!(taken["kind"], "invalid_argument");
+    assert_eq!(fs::read(mp4).unwrap(), before);
+    let gone = user.run(&["stream", "box", "--display", "no", "--snapshot", png, "--agent"]);
+    assert_eq!(gone.envelope()["kind"], "not_found");
+    wait_until("no session stays open", Duration::from_secs(10), || {
+        gateway.metric("spaceport_media_sessions") == 0
+    });
+}
+
+fn ffprobe(file: &str, arguments: &[&str]) -> Value {
+    let mut probe = Command::new("ffprobe");
+    probe.args(["-v", "error", "-of", "json"]).args(arguments).arg(file);
+    let said = probe.output().unwrap();
+    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+    serde_json::from_slice(&said.stdout).unwrap()
+}
+
+/// How a file's picture is encoded, and its size.
+fn probe(file: &str) -> Value {
+    let entries = ["-show_entries", "stream=codec_name,width,height"];
+    let stream = ffprobe(file, &entries)["streams"][0].take();
+    json!([stream["codec_name"], stream["width"], stream["height"]])
+}
+
+#[test]
+fn a_shell_completes_verbs_and_flags() {
+    let user = User::new();
+    for (shell, word) in [("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete -c")] {
+        let script = user.run(&["completions", shell]);
+        assert!(script.code == 0 && script.stdout.contains(word), "{shell}: {script:?}");
+        for known in ["windows", "completions", "token-file"] {
+            assert!(script.stdout.contains(known), "{shell} does not know `{known}`");
+        }
+    }
+    // As a shell runs it: what begins with `win` is `windows`.
+    let script = user.run(&["completions", "bash"]).stdout;
+    let file = user.0.path().join("completions");
+    fs::write(&file, script).unwrap();
+    let line = "COMP_WORDS=(spaceport win); COMP_CWORD=1; _spaceport spaceport win spaceport; \
+                echo ${COMPREPLY[@]}";
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", &format!("source {}; {line}", file.display())]);
+    let said = String::from_utf8(bash.output().unwrap().stdout).unwrap();
+    assert_eq!(said.trim(), "windows");
+}
+
 /// Every verb has its place in `docs/cli.md`, and nothing else has; so have the exit codes.
 #[test]
 fn the_documentation_has_every_verb_and_no_other() {

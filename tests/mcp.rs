@@ -240,28 +240,8 @@ fn an_agent_moves_an_app_once_a_person_has_agreed() {
     assert_eq!((&first["consent_required"], &first["would_send"]), (&json!(true), &json!([path])));
     assert_eq!(agent.get("teleport_app", push.clone())["request_id"], first["request_id"]);
 
-    // In a terminal, where an agent could be, too.
     let approve = first["approve"].as_str().unwrap().strip_prefix("spaceport ").unwrap();
-    let answer = |more: &str| {
-        let line = format!("{} {approve}{more}", binary().display());
-        let mut command = Command::new("script");
-        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("HOME", &home);
-        command.env_remove("SPACEPORT_STATE_DIR").env_remove("XDG_STATE_HOME");
-        let mut person = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (mut keys, mut screen) = (person.stdin.take().unwrap(), person.stdout.take().unwrap());
-        let (mut said, mut some) = (Vec::new(), [0; 1024]);
-        let mut typed = false;
-        while let read @ 1.. = screen.read(&mut some).unwrap() {
-            said.extend_from_slice(&some[..read]);
-            // What is typed before the question is no answer to it.
-            if !typed && said.windows(10).any(|it| it == b"Type `yes`") {
-                keys.write_all(b"yes\n").unwrap();
-                typed = true;
-            }
-        }
-        let code = person.wait().unwrap().code().unwrap();
-        (code, String::from_utf8_lossy(&said).into_owned())
-    };
+    let answer = |more: &str| says_yes(&home, &format!("{approve}{more}"));
     let (code, said) = answer(" --agent");
     assert!(code == 2 && said.contains("PROMPT_BLOCKED"), "{code}: {said}");
     assert_eq!(agent.get("teleport_app", push.clone())["consent_required"], true);
@@ -271,6 +251,92 @@ fn an_agent_moves_an_app_once_a_person_has_agreed() {
     assert_eq!(moved["moved"], true, "{moved}");
     assert_eq!(moved["import_ids"].as_array().unwrap().len(), 1, "{moved}");
     assert_ne!(moved["transferred_paths"], json!([]), "{moved}");
+}
+
+/// Runs a command of spaceport in a terminal, where an agent could be, too, and answers `yes` when it
+/// asks. Its exit code, and what it said.
+fn says_yes(home: &Path, arguments: &str) -> (i32, String) {
+    let line = format!("{} {arguments}", binary().display());
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("HOME", home);
+    command.env_remove("SPACEPORT_STATE_DIR").env_remove("XDG_STATE_HOME");
+    let mut person = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut screen) = (person.stdin.take().unwrap(), person.stdout.take().unwrap());
+    let (mut said, mut some) = (Vec::new(), [0; 1024]);
+    let mut typed = false;
+    while let read @ 1.. = screen.read(&mut some).unwrap() {
+        said.extend_from_slice(&some[..read]);
+        // What is typed before the question is no answer to it.
+        if !typed && said.windows(10).any(|it| it == b"Type `yes`") {
+            keys.write_all(b"yes\n").unwrap();
+            typed = true;
+        }
+    }
+    let code = person.wait().unwrap().code().unwrap();
+    (code, String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Everything that an agent is for, over MCP alone; but for a person's yes, which is theirs.
+#[tokio::test]
+async fn an_agent_does_its_whole_job() {
+    let server = Xvfb::start(Size::new(800, 600)).unwrap();
+    let _window = Window::open(server.display(), "Notes", "Editor", (120, 90), (333, 201));
+    let gateway = Gateway::with_display(server.display());
+    let mut agent = Agent::new("initialize");
+    let home = agent.home().to_owned();
+    fs::create_dir(home.join(".claude")).unwrap();
+    let secret = r#"{"claudeAiOauth":{"accessToken":"s3cret"}}"#;
+    fs::write(home.join(".claude/.credentials.json"), secret).unwrap();
+    fs::write(home.join(".claude.json"), "{}").unwrap();
+    fs::write(home.join("task.md"), "what to do").unwrap();
+    let url = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN }));
+
+    // What is there.
+    let space = agent.get("list_spaces", json!({}))[0]["id"].take();
+    let windows = agent.get("list_space_windows", json!({ "space": space }));
+    let notes = &windows[0]["window_id"];
+    // What it looks like.
+    let endpoint = agent.get("stream_endpoint", json!({ "space": space, "window_id": notes }));
+    let at = format!("ws://{}", gateway.http());
+    let path = endpoint["ws_url"].as_str().unwrap().strip_prefix(&at).unwrap();
+    let mut socket = Socket::open(gateway.http(), path, Via::Query, None).await.unwrap();
+    let (header, frame) = socket.packet().await;
+    assert!(header["keyframe"] == true && !frame.is_empty(), "{header}");
+    socket.leave().await;
+    // What it needs.
+    let sent = agent.get("send_file", json!({ "space": space, "path": "~/task.md" }));
+    assert_eq!(fs::read_to_string(sent["dest"].as_str().unwrap()).unwrap(), "what to do");
+
+    // Whom it works as.
+    let manifest = agent.get("teleport_manifest", json!({ "app": "claude-code", "space": space }));
+    assert_eq!(manifest["receiver"]["supported"], true, "{manifest}");
+    let items = manifest["items"].as_array().unwrap();
+    let credentials = items.iter().find(|item| item["is_sensitive"] == true).unwrap();
+    let include = json!([credentials["relative_path"]]);
+    let push = |acknowledged: bool, id: &Value| {
+        json!({
+            "space": space, "app": "claude-code", "include": include,
+            "acknowledge_sensitive": acknowledged, "request_id": id,
+        })
+    };
+    let refused = agent.fail("teleport_app", push(false, &Value::Null));
+    assert_eq!(refused["cause"], "not_acknowledged");
+    let asked = agent.get("teleport_app", push(true, &Value::Null));
+    assert_eq!(asked["consent_required"], true);
+    let id = &asked["request_id"];
+    // Asking again is no yes, and neither is another request's name.
+    assert_eq!(agent.get("teleport_app", push(true, id))["consent_required"], true);
+    let approve = asked["approve"].as_str().unwrap().strip_prefix("spaceport ").unwrap();
+    let (code, said) = says_yes(&home, approve);
+    assert_eq!(code, 0, "{said}");
+    let receipt = agent.get("teleport_app", push(true, id));
+    assert_eq!(receipt["moved"], true, "{receipt}");
+    assert_eq!(receipt["transferred_paths"].as_array().unwrap().len(), 1, "{receipt}");
+    assert_eq!(receipt["import_ids"].as_array().unwrap().len(), 1, "{receipt}");
+    let there = fs::read_to_string(gateway.home().join(".claude/.credentials.json")).unwrap();
+    assert_eq!(there, secret, "it is signed in there");
+    assert!(!receipt.to_string().contains("s3cret"), "and nobody was told how");
 }
 
 #[test]

@@ -107,9 +107,7 @@ async fn health(State(service): State<Service>) -> Response {
     for (name, fault) in faults {
         error = error.with(name, fault);
     }
-    let mut response = problem(&error);
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response
+    with_status(&error, 503)
 }
 
 async fn render_metrics(State(service): State<Service>) -> Response {

@@ -10,6 +10,7 @@ mod address;
 mod client;
 pub mod files;
 mod info;
+pub mod media;
 mod registry;
 pub mod verbs;
 

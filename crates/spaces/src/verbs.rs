@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use spaceport_types::{Error, Kind, Redacted, Result};
+use spaceport_types::{Codec, Error, Kind, Redacted, Result};
 use spaceport_wire::pb::{
     CloseMediaRequest, CloseMediaResponse, GetCapabilitiesRequest, GetCapabilitiesResponse,
     GetManifestRequest, GetManifestResponse, ListTargetsRequest, ListTargetsResponse, MediaCodec,
@@ -85,6 +85,8 @@ pub struct Watch {
     pub max_fps: u32,
     /// The life of the ticket in seconds; 0 is the Space's default.
     pub ticket_ttl: u32,
+    /// How its frames have to be encoded; `None` leaves that to the Space.
+    pub codec: Option<Codec>,
 }
 
 /// A window of a Space.
@@ -354,6 +356,7 @@ impl Spaces {
             target: Some(MediaTarget { target: Some(target) }),
             max_fps: if watch.max_fps == 0 { MAX_FPS } else { watch.max_fps },
             ticket_ttl,
+            codecs: watch.codec.and_then(media_codec).map(Into::into).into_iter().collect(),
             ..OpenMediaRequest::default()
         };
         let opened: OpenMediaResponse = client.call("StreamService/OpenMedia", request).await?;
@@ -435,6 +438,16 @@ impl Spaces {
     pub fn client(&self, space: &str) -> Result<(Client, String)> {
         let entry = self.resolve(space)?;
         Ok((Client::new(&entry.address, entry.token.as_ref())?, entry.info.id))
+    }
+}
+
+/// What the contract calls a codec that the media socket can carry.
+fn media_codec(codec: Codec) -> Option<MediaCodec> {
+    match codec {
+        Codec::H264 => Some(MediaCodec::H264),
+        Codec::Bgra => Some(MediaCodec::Bgra),
+        Codec::Png => Some(MediaCodec::Png),
+        _ => None,
     }
 }
 

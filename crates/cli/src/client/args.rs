@@ -79,7 +79,8 @@ pub(crate) struct Windows {
     pub(crate) app: Option<String>,
 }
 
-/// Open a stream of a Space and say every way in; or close one.
+/// Open a stream of a Space and say every way in; or keep a picture or a recording of it, or close
+/// one.
 #[derive(Debug, Args)]
 pub(crate) struct Stream {
     #[command(flatten)]
@@ -87,6 +88,15 @@ pub(crate) struct Stream {
     /// Close this one instead.
     #[arg(long, value_name = "ID", conflicts_with_all = ["target", "fps", "ttl"])]
     pub(crate) close: Option<String>,
+    /// Keep one picture of it in this file, as PNG.
+    #[arg(long, value_name = "PNG", conflicts_with_all = ["close", "record", "ttl"])]
+    pub(crate) snapshot: Option<PathBuf>,
+    /// Record it into this file, as fragmented MP4, until Ctrl-C. The file must not be there yet.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["close", "ttl"])]
+    pub(crate) record: Option<PathBuf>,
+    /// End the recording after so many seconds.
+    #[arg(long = "for", value_name = "S", requires = "record", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
 }
 
 /// Look at a Space in a browser.
@@ -182,6 +192,7 @@ impl What {
             display: self.display,
             max_fps: self.fps.unwrap_or_default(),
             ticket_ttl: self.ttl.unwrap_or_default(),
+            codec: None,
         }
     }
 }

@@ -3,6 +3,8 @@
 pub(crate) mod args;
 pub(crate) mod files;
 mod handover;
+mod keep;
+mod mp4;
 pub(crate) mod open;
 pub(crate) mod spaces;
 pub(crate) mod stream;

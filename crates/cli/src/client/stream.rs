@@ -1,13 +1,14 @@
 //! `spaceport stream`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 use spaceport_spaces::verbs::StreamEndpoint;
 use spaceport_types::Result;
 
 use super::args::Stream;
-use super::{mine, wait};
+use super::{keep, mine, wait};
 use crate::render::{self, typed};
 
 pub(crate) fn run(stream: Stream, json: bool, agent: bool) -> Result<ExitCode> {
@@ -21,6 +22,13 @@ pub(crate) fn run(stream: Stream, json: bool, agent: bool) -> Result<ExitCode> {
             render::line_out(&format!("Closed `{}`", render::printable(id)));
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &stream.snapshot {
+        return keep::snapshot(&spaces, stream.what.watch(), file, json);
+    }
+    if let Some(file) = &stream.record {
+        let limit = stream.seconds.map(Duration::from_secs);
+        return keep::record(&spaces, stream.what.watch(), file, limit, json);
     }
     let endpoint = wait(spaces.stream_endpoint(stream.what.watch()))?;
     if json {

@@ -21,7 +21,7 @@ const WATCH: &str =
 
 const OPEN: &str = "`stream_endpoint`, `stream_space_window`, `open_space_viewer`";
 
-const FILES: &str = "`send_file`, `upload`, `download`, `space_write`";
+const FILES: &str = "`send_file`, `upload`, `download`, `space_write`, and `spaceport send`";
 
 const SENDS: &str = "`send_file`, `upload`, `space_write`, `teleport_app`";
 

@@ -128,3 +128,50 @@ fn opens_session(method: &Method, headers: &HeaderMap) -> bool {
         // Versions are dates.
         && version.is_none_or(|version| version < "2026-07-28")
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::StatusCode;
+    use spaceport_spaces::{Registry, Spaces};
+    use tokio::time::sleep;
+    use tower::ServiceExt as _;
+
+    use super::super::{Call, User};
+    use super::*;
+    use crate::teleport::args::Kept;
+
+    const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{
+        "protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"0"}}}"#;
+    const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    const PING: &str = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+
+    async fn ask(routes: &Router, session: Option<&str>, body: &'static str) -> Response {
+        let request = Request::post("/mcp")
+            .header(HOST, "box:3211")
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        let request = match session {
+            Some(session) => request.header("mcp-session-id", session),
+            None => request,
+        };
+        routes.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_in_which_nothing_is_said_ends() {
+        let spaces = Spaces::new(Registry::new("/nowhere"));
+        let user = User { spaces, kept: Kept { state_dir: None }, call: Call::default() };
+        let routes = routes(Server::beside(user));
+        let opened = ask(&routes, None, INITIALIZE).await;
+        let id = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+        let say = async |body| ask(&routes, Some(&id), body).await.status();
+        assert_eq!(say(INITIALIZED).await, StatusCode::ACCEPTED);
+        for _ in 0..3 {
+            sleep(IDLE * 2 / 3).await;
+            assert_eq!(say(PING).await, StatusCode::OK);
+        }
+        sleep(IDLE + Duration::from_secs(1)).await;
+        assert_eq!(say(PING).await, StatusCode::NOT_FOUND);
+    }
+}

@@ -80,6 +80,7 @@ impl StreamAny {
             display: self.display,
             max_fps: self.max_fps.unwrap_or_default(),
             ticket_ttl: self.ticket_ttl.unwrap_or_default(),
+            codec: None,
         }
     }
 }
@@ -119,6 +120,7 @@ impl StreamWindow {
             display: None,
             max_fps: self.max_fps.unwrap_or_default(),
             ticket_ttl: self.ticket_ttl.unwrap_or_default(),
+            codec: None,
         })
     }
 }
