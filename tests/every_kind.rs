@@ -392,7 +392,7 @@ fn precondition_failed() {
         entries: vec![entry],
         ..BeginReceiveFilesRequest::default()
     };
-    let _: BeginReceiveFilesResponse = world.gateway.call(BEGIN, &begin).unwrap();
+    let _begun: BeginReceiveFilesResponse = world.gateway.call(BEGIN, &begin).unwrap();
     let chunk = ReceiveFilesChunkRequest {
         transfer_id: "t".to_owned(),
         index: 0,
