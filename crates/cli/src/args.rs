@@ -50,6 +50,8 @@ pub(crate) enum Verb {
     Send(client::Send),
     /// Download files and folders from a Space.
     Download(client::Download),
+    /// Measure what simulated viewers get of a Space, and what they cost it.
+    Bench(crate::bench::args::Bench),
     /// Say what a kind of error means, and what programs get to see of it.
     Errors(Errors),
     /// Serve the Spaces you have to an agent, as MCP tools on stdin and stdout.

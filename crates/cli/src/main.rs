@@ -1,6 +1,7 @@
 //! The `spaceport` command: arguments in, words or JSON out.
 
 mod args;
+mod bench;
 mod client;
 mod completions;
 mod doctor;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Verb::Open(open) => client::open::run(open, json, agent),
         Verb::Send(send) => client::files::send_files(send, json, agent),
         Verb::Download(download) => client::files::download(download, json, agent),
+        Verb::Bench(bench) => bench::run(&bench, json, agent),
         Verb::Errors(errors) => errors::run(&errors, json),
         Verb::Mcp(mcp) => mcp::run(&mcp, json),
         Verb::Completions(completions) => completions::run(&completions),

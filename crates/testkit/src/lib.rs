@@ -2,7 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
-pub mod link;
 mod xvfb;
 
+pub use spaceport_link as link;
 pub use xvfb::Xvfb;

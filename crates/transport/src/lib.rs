@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod body;
+mod client;
 mod echo;
 mod pointer;
 pub mod problem;
@@ -14,4 +15,5 @@ mod viewer;
 pub mod websocket;
 pub mod whep;
 
+pub use client::Received;
 pub use viewer::Media;

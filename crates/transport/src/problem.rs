@@ -1,11 +1,11 @@
-//! Errors over HTTP: problem details (RFC 9457).
+//! Errors over HTTP: problem details (RFC 9457), as servers say and clients read them.
 
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use serde::Serialize;
-use spaceport_types::{Error, Kind, Report};
+use serde::{Deserialize, Serialize};
+use spaceport_types::{Cause, Error, Kind, Report};
 
 #[derive(Serialize)]
 struct Problem<'a> {
@@ -49,6 +49,44 @@ pub fn with_status(error: &Error, status: u16) -> Response {
     }
     response
 }
+
+/// What a server meant that refused a request with `status` and `body`.
+pub(crate) fn read(status: u16, body: &[u8]) -> Error {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Told {
+        kind: Option<Kind>,
+        cause: Option<Cause>,
+        detail: Option<String>,
+        hint: Option<String>,
+    }
+    // One that is no problem document is known by its status alone.
+    let told: Told = serde_json::from_slice(body).unwrap_or_default();
+    let message = told.detail.map(|text| text.chars().take(LONGEST_DETAIL).collect());
+    let message = message.unwrap_or_else(|| format!("the server answered {status}"));
+    let error = match (told.cause, told.kind) {
+        (Some(cause), _) => Error::because(cause, message),
+        (None, Some(kind)) => Error::new(kind, message),
+        (None, None) => Error::new(
+            match status {
+                401 => Kind::Unauthenticated,
+                403 => Kind::PermissionDenied,
+                404 => Kind::NotFound,
+                429 => Kind::LimitExceeded,
+                _ => Kind::SpacesdNotAvailable,
+            },
+            message,
+        ),
+    };
+    match told.hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+    .with("status", status)
+}
+
+/// Characters of another's message that are handed on.
+const LONGEST_DETAIL: usize = 500;
 
 /// How long to wait when the error does not say: about as long as a stream takes to start.
 const RETRY_AFTER_MS: u64 = 1_000;

@@ -32,7 +32,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use quinn::{ConnectionError, EndpointConfig, RecvStream, SendStream, TokioRuntime, VarInt};
+use quinn::{ConnectionError, EndpointConfig, TokioRuntime};
 use rustls::DigitallySignedStruct;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -46,8 +46,13 @@ use spaceport_wire::order::Order;
 use spaceport_wire::packet::{self, MAX_HEADER};
 use spaceport_wire::stream;
 use tokio::time::{Instant, sleep_until, timeout};
+use web_transport_quinn::proto::ConnectRequest;
+use web_transport_quinn::{
+    ClientError, RecvStream, SendStream, Session, SessionError, WebTransportError, WriteError,
+};
 
 use super::{identity, settings};
+use crate::client::{Received, closed};
 
 /// How long connecting may take.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -78,7 +83,7 @@ pub struct Remote {
 
 /// One session that is watched. Dropping it is leaving.
 pub struct Connection {
-    connection: quinn::Connection,
+    session: Session,
     control: SendStream,
     messages: RecvStream,
     reader: stream::Reader,
@@ -91,17 +96,6 @@ pub struct Connection {
     asked_at: Option<Instant>,
     wants_keyframe: bool,
     ready: VecDeque<Received>,
-}
-
-/// What came from the server.
-#[derive(Debug)]
-pub enum Received {
-    /// A control message. Those of a type that this version does not know are passed over.
-    Control(ServerMessage),
-    /// A frame: what it is, and its bytes.
-    Packet(packet::Header<'static>, Bytes),
-    /// The connection is over, and why. Nothing follows.
-    Closed(Error),
 }
 
 /// What became of a frame's stream.
@@ -142,74 +136,113 @@ impl Client {
         ticket: &Redacted<String>,
         video: Video,
     ) -> Result<Connection> {
+        let connection = self.handshake(remote, super::ALPN).await?;
+        attach(remote, Session::raw(connection), ticket, video).await
+    }
+
+    /// The same over WebTransport, as a browser does it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and `io` when what answers is no media server.
+    pub async fn connect_webtransport(
+        &self,
+        remote: &Remote,
+        ticket: &Redacted<String>,
+        video: Video,
+    ) -> Result<Connection> {
+        let connection = self.handshake(remote, web_transport_quinn::ALPN).await?;
+        let failed = |error: &dyn fmt::Display| {
+            Error::new(Kind::Io, format!("no WebTransport session at `{}`", remote.address))
+                .with("address", remote.address)
+                .with("reason", error)
+        };
+        let address = format!("https://{}{}", remote.address, super::PATH);
+        let address: url::Url = address.parse().map_err(|error| failed(&error))?;
+        let opening = Session::connect(connection, ConnectRequest::new(address));
+        match timeout(PATIENCE, opening).await {
+            Ok(Ok(session)) => attach(remote, session, ticket, video).await,
+            Ok(Err(ClientError::Connection(error))) => Err(reason(&error.into())),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_) => Err(silent(remote)),
+        }
+    }
+
+    /// A QUIC connection that speaks `alpn`.
+    async fn handshake(&self, remote: &Remote, alpn: &str) -> Result<quinn::Connection> {
         let verifier = Pinned::new(&remote.certificates)?;
-        let config = settings::client(Arc::new(verifier))?;
+        let config = settings::client(Arc::new(verifier), alpn)?;
         let failed = |error: &dyn fmt::Display| {
             Error::new(Kind::Io, format!("cannot connect to `{}`", remote.address))
                 .with("address", remote.address)
                 .with("reason", error)
         };
-        let silent = || {
-            Error::because(
-                Cause::UdpBlocked,
-                format!("nothing answers at UDP `{}`", remote.address),
-            )
-            .with("address", remote.address)
-            .hint("Let UDP through to that port, or watch over WebSocket")
-        };
         let connecting = self
             .endpoint
             .connect_with(config, remote.address, SERVER_NAME)
             .map_err(|error| failed(&error))?;
-        let connection = match timeout(PATIENCE, connecting).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(ConnectionError::TimedOut)) | Err(_) => return Err(silent()),
+        match timeout(PATIENCE, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(ConnectionError::TimedOut)) | Err(_) => Err(silent(remote)),
             Ok(Err(ConnectionError::TransportError(error))) if is_certificate(error.code) => {
-                return Err(Error::new(
+                Err(Error::new(
                     Kind::PermissionDenied,
                     format!("`{}` shows another certificate than expected", remote.address),
                 )
                 .with("address", remote.address)
-                .hint("Open the stream again: its answer has the hash of the certificate"));
+                .hint("Open the stream again: its answer has the hash of the certificate"))
             }
-            Ok(Err(error)) => return Err(failed(&error)),
-        };
-        let opening = async {
-            let (mut control, messages) = connection.open_bi().await?;
-            let attach = Attach { ticket: ticket.clone(), video: Some(video) };
-            control.write_all(&stream::frame(&attach.to_json())).await.map_err(
-                |error| match error {
-                    quinn::WriteError::ConnectionLost(error) => error,
-                    _ => ConnectionError::Reset,
-                },
-            )?;
-            Ok((control, messages))
-        };
-        let (control, messages) = match timeout(PATIENCE, opening).await {
-            Ok(Ok(streams)) => streams,
-            Ok(Err(error)) => return Err(reason(&error)),
-            Err(_) => return Err(silent()),
-        };
-        Ok(Connection {
-            connection,
-            control,
-            messages,
-            reader: stream::Reader::new(MAX_HEADER),
-            reading: FuturesUnordered::new(),
-            order: Order::default(),
-            assembler: Assembler::default(),
-            video,
-            opened: false,
-            asked_at: None,
-            wants_keyframe: false,
-            ready: VecDeque::new(),
-        })
+            Ok(Err(error)) => Err(failed(&error)),
+        }
     }
 
     /// Waits until what was said last on connections that are closed has left.
     pub async fn wait_idle(&self) {
         self.endpoint.wait_idle().await;
     }
+}
+
+fn silent(remote: &Remote) -> Error {
+    Error::because(Cause::UdpBlocked, format!("nothing answers at UDP `{}`", remote.address))
+        .with("address", remote.address)
+        .hint("Let UDP through to that port, or watch over WebSocket")
+}
+
+/// Shows the ticket.
+async fn attach(
+    remote: &Remote,
+    session: Session,
+    ticket: &Redacted<String>,
+    video: Video,
+) -> Result<Connection> {
+    let opening = async {
+        let (mut control, messages) = session.open_bi().await?;
+        let attach = Attach { ticket: ticket.clone(), video: Some(video) };
+        match control.write_all(&stream::frame(&attach.to_json())).await {
+            Ok(()) => Ok((control, messages)),
+            Err(WriteError::SessionError(error)) => Err(error),
+            Err(_) => Err(ConnectionError::Reset.into()),
+        }
+    };
+    let (control, messages) = match timeout(PATIENCE, opening).await {
+        Ok(Ok(streams)) => streams,
+        Ok(Err(error)) => return Err(reason(&error)),
+        Err(_) => return Err(silent(remote)),
+    };
+    Ok(Connection {
+        session,
+        control,
+        messages,
+        reader: stream::Reader::new(MAX_HEADER),
+        reading: FuturesUnordered::new(),
+        order: Order::default(),
+        assembler: Assembler::default(),
+        video,
+        opened: false,
+        asked_at: None,
+        wants_keyframe: false,
+        ready: VecDeque::new(),
+    })
 }
 
 impl Connection {
@@ -259,17 +292,17 @@ impl Connection {
 
     /// The round trip to the server, as the connection sees it.
     pub fn rtt(&self) -> Duration {
-        self.connection.rtt()
+        self.session.rtt()
     }
 
     /// Packets that were sent to the server and lost.
     pub fn lost_packets(&self) -> u64 {
-        self.connection.stats().path.lost_packets
+        quinn::Connection::stats(&self.session).path.lost_packets
     }
 
     /// Leaves.
     pub fn close(self) {
-        self.connection.close(VarInt::from_u32(CloseCode::Normal.quic()), b"");
+        self.session.close(CloseCode::Normal.quic(), b"");
     }
 
     async fn step(&mut self) -> Result<()> {
@@ -291,17 +324,17 @@ impl Connection {
                 }
                 Ok(None) => {
                     // The server has ended its side: what it closes with comes right behind.
-                    let error = timeout(PATIENCE, self.connection.closed()).await;
+                    let error = timeout(PATIENCE, self.session.closed()).await;
                     return Err(error.map_or_else(|_| self.why(), |error| reason(&error)));
                 }
                 Err(_) => return Err(self.why()),
             },
-            stream = self.connection.accept_uni(), if self.reading.len() < MAX_READING => {
+            stream = self.session.accept_uni(), if self.reading.len() < MAX_READING => {
                 let stream = stream.map_err(|error| reason(&error))?;
                 self.reading.push(Box::pin(read(stream)));
             }
             Some(read) = self.reading.next() => self.take(read)?,
-            datagram = self.connection.read_datagram(), if self.video == Video::Datagrams => {
+            datagram = self.session.read_datagram(), if self.video == Video::Datagrams => {
                 let datagram = datagram.map_err(|error| reason(&error))?;
                 self.assemble(&datagram)?;
             }
@@ -376,21 +409,21 @@ impl Connection {
 
     fn why(&self) -> Error {
         let lost = || Error::new(Kind::Io, "the connection was lost");
-        self.connection.close_reason().map_or_else(lost, |error| reason(&error))
+        self.session.close_reason().map_or_else(lost, |error| reason(&error))
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
-            .field("remote", &self.connection.remote_address())
+            .field("remote", &self.session.remote_address())
             .finish_non_exhaustive()
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.connection.close(VarInt::from_u32(CloseCode::Normal.quic()), b"");
+        self.session.close(CloseCode::Normal.quic(), b"");
     }
 }
 
@@ -416,32 +449,23 @@ async fn read(mut stream: RecvStream) -> Read {
 }
 
 /// Why a connection is over, in our words.
-fn reason(error: &ConnectionError) -> Error {
+fn reason(error: &SessionError) -> Error {
     let code = match error {
-        ConnectionError::ApplicationClosed(close) => CloseCode::ALL
+        SessionError::WebTransportError(WebTransportError::Closed(code, _)) => {
+            CloseCode::ALL.into_iter().find(|known| known.quic() == *code)
+        }
+        SessionError::ConnectionError(ConnectionError::ApplicationClosed(close)) => CloseCode::ALL
             .into_iter()
             .find(|code| u64::from(code.quic()) == close.error_code.into_inner()),
-        ConnectionError::TimedOut => {
+        SessionError::ConnectionError(ConnectionError::TimedOut) => {
             return Error::new(Kind::Timeout, "the server went silent").hint("Connect again");
         }
         _ => None,
     };
-    let Some(code) = code else {
-        return Error::new(Kind::Io, "the connection was lost").with("reason", error);
-    };
-    let text = code.reason();
-    match code {
-        CloseCode::Normal => Error::new(Kind::Cancelled, text),
-        CloseCode::Malformed => Error::new(Kind::InvalidArgument, text),
-        CloseCode::Unauthenticated => {
-            Error::new(Kind::Unauthenticated, text).hint("Open the stream again for a fresh ticket")
-        }
-        CloseCode::SessionClosed => Error::because(Cause::SessionClosed, text),
-        CloseCode::Unresponsive => Error::new(Kind::Timeout, text),
-        CloseCode::TargetGone => Error::because(Cause::TargetGone, text),
-        CloseCode::TooManyViewers => Error::because(Cause::TooManyViewers, text),
-        _ => Error::new(Kind::Internal, text),
-    }
+    code.map_or_else(
+        || Error::new(Kind::Io, "the connection was lost").with("reason", error),
+        closed,
+    )
 }
 
 fn is_certificate(code: quinn::TransportErrorCode) -> bool {

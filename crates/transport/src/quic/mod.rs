@@ -23,10 +23,12 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, Connection, Received, Remote};
+pub use client::{Client, Connection, Remote};
 pub use endpoint::{Config, Driver, Endpoint, bind};
 pub use identity::Identity;
 pub use spaceport_wire::attach::Video;
+
+pub use crate::client::Received;
 
 /// The protocol of native viewers, in the TLS handshake.
 pub const ALPN: &str = "rcdp/2";

@@ -85,15 +85,15 @@ pub(super) fn server(identity: Arc<dyn ResolvesServerCert>) -> Result<ServerConf
     Ok(config)
 }
 
-/// A client of native viewers.
-pub(super) fn client(verifier: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig> {
+/// A client that speaks `alpn`.
+pub(super) fn client(verifier: Arc<dyn ServerCertVerifier>, alpn: &str) -> Result<ClientConfig> {
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(unusable)?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
-    tls.alpn_protocols = vec![super::ALPN.into()];
+    tls.alpn_protocols = vec![alpn.into()];
     let tls = QuicClientConfig::try_from(tls)
         .map_err(|error| Error::new(Kind::Internal, "TLS is not fit for QUIC").source(error))?;
     let mut transport = transport();

@@ -27,6 +27,7 @@ pub mod offer;
 mod packetize;
 mod path;
 mod peer;
+pub mod player;
 #[cfg(test)]
 mod seeds;
 mod socket;

@@ -4,6 +4,8 @@
 //! the same packets at the same times meet the same fate. [`Proxy`] puts two of them between real
 //! UDP sockets.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
 mod proxy;
 
 use std::collections::VecDeque;
@@ -216,10 +218,16 @@ fn lasts(bits: u64, rate: u64) -> Duration {
 
 /// Numbers that look random and follow from a seed (`SplitMix64`).
 #[derive(Debug)]
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn unit(&mut self) -> f64 {
+    /// Those that follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next one, from 0 up to but not including 1.
+    pub fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

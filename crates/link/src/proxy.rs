@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Fate, Link, Profile};
 
-/// Clients a proxy remembers; a test has a few hundred.
+/// Clients a proxy remembers; a load test has a few thousand at most.
 const CLIENTS: usize = 4096;
 
 /// Larger than any datagram of a stream.
@@ -37,7 +37,8 @@ pub struct Counts {
 }
 
 /// Sits between UDP clients and one server. Clients send to [`Proxy::address`]; each has an
-/// address of its own towards the server. Ends when dropped.
+/// address of its own towards the server, and a link of its own: they share no bottleneck, and what
+/// happens to one follows from the seed and the place it came in. Ends when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -64,8 +65,8 @@ impl Proxy {
             server,
             clients: Vec::new(),
             by_address: HashMap::new(),
-            up: Link::new(up, seed),
-            down: Link::new(down, seed.wrapping_add(1)),
+            profiles: (up, down),
+            seed,
             counts: Arc::clone(&counts),
         };
         let run = move || shell.run(&receiver);
@@ -104,12 +105,19 @@ impl Drop for Proxy {
 struct Shell {
     front: UdpSocket,
     server: SocketAddr,
-    /// A client's address, and the socket that stands for it towards the server.
-    clients: Vec<(SocketAddr, UdpSocket)>,
+    clients: Vec<Client>,
     by_address: HashMap<SocketAddr, usize>,
-    up: Link<(usize, Vec<u8>)>,
-    down: Link<(usize, Vec<u8>)>,
+    profiles: (Profile, Profile),
+    seed: u64,
     counts: Arc<Mutex<[Counts; 2]>>,
+}
+
+/// A client's address, the socket that stands for it towards the server, and its way there and
+/// back.
+struct Client {
+    address: SocketAddr,
+    socket: UdpSocket,
+    links: [Link<Vec<u8>>; 2],
 }
 
 impl Shell {
@@ -118,8 +126,11 @@ impl Shell {
             loop {
                 match changes.try_recv() {
                     Ok((up, down)) => {
-                        self.up.change(up, now());
-                        self.down.change(down, now());
+                        self.profiles = (up, down);
+                        for Client { links: [there, back], .. } in &mut self.clients {
+                            there.change(up, now());
+                            back.change(down, now());
+                        }
                     }
                     Err(mpsc::TryRecvError::Empty) => break,
                     Err(mpsc::TryRecvError::Disconnected) => return,
@@ -128,22 +139,25 @@ impl Shell {
             self.wait();
             self.read();
             let now = now();
-            while let Some((client, datagram)) = self.up.receive(now) {
-                // As on a network: what cannot be sent is lost.
-                self.clients[client].1.send_to(&datagram, self.server).ok();
-            }
-            while let Some((client, datagram)) = self.down.receive(now) {
-                self.front.send_to(&datagram, self.clients[client].0).ok();
+            for Client { address, socket, links: [up, down] } in &mut self.clients {
+                while let Some(datagram) = up.receive(now) {
+                    // As on a network: what cannot be sent is lost.
+                    socket.send_to(&datagram, self.server).ok();
+                }
+                while let Some(datagram) = down.receive(now) {
+                    self.front.send_to(&datagram, *address).ok();
+                }
             }
         }
     }
 
     fn wait(&self) {
-        let due = [self.up.due(), self.down.due()].into_iter().flatten().min();
+        let links = self.clients.iter().flat_map(|client| &client.links);
+        let due = links.filter_map(Link::due).min();
         let left = due.map_or(LOOK_EVERY, |due| due.saturating_duration_since(now()));
         let left = left.min(LOOK_EVERY);
         let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-        let sockets = self.clients.iter().map(|(_, socket)| socket).chain([&self.front]);
+        let sockets = self.clients.iter().map(|client| &client.socket).chain([&self.front]);
         let mut sources: Vec<_> =
             sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         // Interrupted or not, everything is looked at next.
@@ -157,7 +171,7 @@ impl Shell {
             self.put(0, client, buffer[..length].to_vec());
         }
         for client in 0..self.clients.len() {
-            while let Ok((length, _)) = self.clients[client].1.recv_from(&mut buffer) {
+            while let Ok((length, _)) = self.clients[client].socket.recv_from(&mut buffer) {
                 self.put(1, client, buffer[..length].to_vec());
             }
         }
@@ -172,15 +186,19 @@ impl Shell {
         }
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         socket.set_nonblocking(true).ok()?;
-        self.by_address.insert(source, self.clients.len());
-        self.clients.push((source, socket));
-        Some(self.clients.len() - 1)
+        let place = self.clients.len();
+        self.by_address.insert(source, place);
+        let seed = self.seed.wrapping_add(2 * place as u64);
+        let (up, down) = self.profiles;
+        let links = [Link::new(up, seed), Link::new(down, seed.wrapping_add(1))];
+        self.clients.push(Client { address: source, socket, links });
+        Some(place)
     }
 
     fn put(&mut self, direction: usize, client: usize, datagram: Vec<u8>) {
-        let link = if direction == 0 { &mut self.up } else { &mut self.down };
+        let link = &mut self.clients[client].links[direction];
         let bytes = datagram.len();
-        let fate = link.send((client, datagram), bytes, now());
+        let fate = link.send(datagram, bytes, now());
         let backlog = link.backlog();
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = &mut counts[direction];

@@ -3,6 +3,8 @@
 //! The ticket is judged before the upgrade, so that a client without one gets an HTTP status and
 //! not a socket. What is said then is `viewer`'s; here is how it becomes WebSocket messages.
 
+pub mod client;
+
 use std::time::Duration;
 
 use axum::Router;
