@@ -103,10 +103,6 @@ impl Profile {
 }
 
 impl Viewers {
-    pub(crate) fn duration(&self) -> Duration {
-        Duration::from_secs(self.duration.into())
-    }
-
     pub(crate) fn join_over(&self) -> Duration {
         Duration::from_secs(self.join_over.into())
     }

@@ -189,7 +189,7 @@ async fn attach(
     telling.abort();
     let watching = shared.tally.watching();
     // Nobody listens when all have left already.
-    drop(stopping.send(true));
+    let _ = stopping.send(true);
     let leave = async {
         while let Some(ended) = tasks.join_next().await {
             outcomes.extend(ended.ok());
@@ -380,5 +380,5 @@ fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where that is not allowed, what does not fit fails and is counted.
-    drop(setrlimit(Resource::Nofile, limit));
+    let _ = setrlimit(Resource::Nofile, limit);
 }
