@@ -38,7 +38,7 @@ fn draw(report: &Report, text: &mut String) -> std::result::Result<(), Box<dyn s
     let top = frames.iter().map(|point| point.1).fold(1.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(&above)
         .margin(12)
-        .x_label_area_size(24)
+        .x_label_area_size(36)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end, 0.0..top)?;
     chart.configure_mesh().y_desc("frames a second, each").x_desc("seconds").draw()?;
@@ -52,7 +52,7 @@ fn draw(report: &Report, text: &mut String) -> std::result::Result<(), Box<dyn s
     let top = p95.iter().map(|point| point.1).fold(1.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(&below)
         .margin(12)
-        .x_label_area_size(24)
+        .x_label_area_size(36)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end, 0.0..top)?;
     chart.configure_mesh().y_desc("latency, ms").x_desc("seconds").draw()?;

@@ -38,7 +38,7 @@ impl Spread {
     pub(crate) fn add(&mut self, value: Duration) {
         let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX).max(1);
         let power = micros.ilog2() as usize;
-        let within = (u128::from(micros) * FINE as u128 >> power) as usize - FINE;
+        let within = ((u128::from(micros) * FINE as u128) >> power) as usize - FINE;
         let place = (power * FINE + within).min(self.buckets.len() - 1);
         if let Some(bucket) = self.buckets.get_mut(place) {
             *bucket = bucket.saturating_add(1);
@@ -256,37 +256,74 @@ impl Tally {
         inner.now.see(Some((sequence, sequence)));
     }
 
-    /// When the frame with this end was captured; `None` when that is not known.
+    /// When the last frame with this end was captured, as far as it is known; see [`Matches`].
     pub(crate) fn captured(&self, tail: Tail) -> Option<Duration> {
-        self.lock().reference.known.get(&tail).copied().flatten()
+        self.lock().reference.known.get(&tail).copied()
     }
 }
 
 /// The last bytes of an encoded frame.
 pub(crate) type Tail = [u8; 16];
 
-/// When the last frames of the stream were captured, by their ends. What two frames end with tells nothing.
+/// When the last frames of the stream were captured, by their ends. Of those that end alike, the newest.
 #[derive(Debug, Default)]
 struct Reference {
-    known: HashMap<Tail, Option<Duration>>,
-    order: VecDeque<Tail>,
+    known: HashMap<Tail, Duration>,
+    order: VecDeque<(Tail, Duration)>,
 }
 
 impl Reference {
     fn add(&mut self, tail: Tail, captured: Duration) {
-        if let Some(known) = self.known.get_mut(&tail) {
-            *known = None;
-            return;
-        }
-        self.known.insert(tail, Some(captured));
-        self.order.push_back(tail);
+        self.known.insert(tail, captured);
+        self.order.push_back((tail, captured));
         if self.order.len() > REFERENCE
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, captured)) = self.order.pop_front()
+            && self.known.get(&oldest) == Some(&captured)
         {
             self.known.remove(&oldest);
         }
     }
 }
+
+/// Tells a frame from an earlier one that ended alike, by its RTP timestamp.
+///
+/// An earlier one makes the distance between the two clocks look smaller than it is, and nothing makes it look
+/// larger: so the largest is right, and what is far from it is no match.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Matches {
+    /// The last timestamp, counted on past its wraps.
+    ticks: Option<i64>,
+    distance: Option<i64>,
+    seen: u32,
+}
+
+impl Matches {
+    /// The timestamp in microseconds, without its wraps.
+    pub(crate) fn unwrap(&mut self, timestamp: u32) -> i64 {
+        let ticks = match self.ticks {
+            // The difference of two timestamps is signed (RFC 3550 §5.1).
+            Some(last) => last + i64::from(timestamp.wrapping_sub(last as u32).cast_signed()),
+            None => i64::from(timestamp),
+        };
+        self.ticks = Some(ticks);
+        ticks * 100 / 9
+    }
+
+    /// Whether the frame stamped with `micros` can be the one captured at `captured`.
+    pub(crate) fn confirm(&mut self, micros: i64, captured: Duration) -> bool {
+        let distance = i64::try_from(captured.as_micros()).unwrap_or(i64::MAX) - micros;
+        let largest = self.distance.map_or(distance, |largest| largest.max(distance));
+        self.distance = Some(largest);
+        self.seen += 1;
+        self.seen > LEARNING && largest - distance < ALIKE
+    }
+}
+
+/// Matches before any is believed.
+const LEARNING: u32 = 8;
+
+/// Microseconds by which the server's delay may change; frames that end alike are further apart.
+const ALIKE: i64 = 200_000;
 
 /// The clock of this run.
 #[derive(Clone, Copy, Debug)]
@@ -352,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_end_alike_are_not_told_apart_and_old_ones_are_forgotten() {
+    fn of_frames_that_end_alike_the_newest_is_known_and_old_ones_are_forgotten() {
         let tally = Tally::new();
         let tail = |number: u16| {
             let mut tail = [0; 16];
@@ -360,14 +397,29 @@ mod tests {
             tail
         };
         tally.refer(tail(1), 1, Duration::from_millis(1));
-        assert_eq!(tally.captured(tail(1)), Some(Duration::from_millis(1)));
         tally.refer(tail(1), 2, Duration::from_millis(2));
-        assert_eq!(tally.captured(tail(1)), None);
+        assert_eq!(tally.captured(tail(1)), Some(Duration::from_millis(2)));
         for number in 2..2_000 {
             tally.refer(tail(number), number.into(), Duration::from_millis(number.into()));
         }
         assert!(tally.lock().reference.known.len() <= REFERENCE);
         assert_eq!(tally.captured(tail(2)), None);
         assert_eq!(tally.captured(tail(1_999)), Some(Duration::from_millis(1_999)));
+    }
+
+    #[test]
+    fn a_frame_is_not_taken_for_an_earlier_one_that_ended_alike() {
+        let mut matches = Matches::default();
+        let frame = |number: u64| Duration::from_millis(5_000 + number * 40);
+        // The timestamps begin shortly before their wrap.
+        let stamp = |number: u64| (u32::MAX - 9_000).wrapping_add(number as u32 * 3_600);
+        for number in 0..20 {
+            let micros = matches.unwrap(stamp(number));
+            let believed = matches.confirm(micros, frame(number));
+            assert_eq!(believed, number >= u64::from(LEARNING), "{number}");
+        }
+        let micros = matches.unwrap(stamp(100));
+        assert!(!matches.confirm(micros, frame(50)));
+        assert!(matches.confirm(micros, frame(100)));
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::args::Transport;
 use super::session::{Network, Session};
-use super::tally::{Clock, Seen, Tail, Tally};
+use super::tally::{Clock, Matches, Seen, Tail, Tally};
 
 /// How long a viewer waits for its first picture.
 const FIRST_FRAME: Duration = Duration::from_secs(20);
@@ -217,13 +217,20 @@ struct Watching<'a> {
     sequence: Option<u64>,
     lost: u64,
     /// Frames that came, until the reference says when they were captured.
-    unresolved: VecDeque<(Tail, u32, Instant)>,
+    unresolved: VecDeque<(Tail, i64, Instant)>,
+    matches: Matches,
 }
 
 impl<'a> Watching<'a> {
     fn new(shared: &'a Shared) -> Self {
-        let unresolved = VecDeque::new();
-        Self { shared, last: None, sequence: None, lost: 0, unresolved }
+        Self {
+            shared,
+            last: None,
+            sequence: None,
+            lost: 0,
+            unresolved: VecDeque::new(),
+            matches: Matches::default(),
+        }
     }
 
     fn take(&mut self, frame: &Frame, lost: u64, longest: &mut Duration) {
@@ -248,16 +255,19 @@ impl<'a> Watching<'a> {
             if self.unresolved.len() == UNRESOLVED {
                 self.unresolved.pop_front();
             }
-            self.unresolved.push_back((tail, timestamp, now));
+            self.unresolved.push_back((tail, self.matches.unwrap(timestamp), now));
         }
     }
 
     /// Looks up those that came before; the reference may be a little later than a viewer.
     fn resolve(&mut self) {
         let tally = &self.shared.tally;
-        self.unresolved.retain(|(tail, _, came)| {
+        let matches = &mut self.matches;
+        self.unresolved.retain(|(tail, stamp, came)| {
             let Some(captured) = tally.captured(*tail) else { return true };
-            if let Some(latency) = self.shared.clock.since(captured, *came) {
+            if matches.confirm(*stamp, captured)
+                && let Some(latency) = self.shared.clock.since(captured, *came)
+            {
                 tally.took(latency);
             }
             false
