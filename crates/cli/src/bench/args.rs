@@ -29,7 +29,7 @@ pub(crate) struct Viewers {
     pub(crate) space: String,
     /// What carries the stream.
     #[arg(long, value_enum)]
-    pub(crate) transport: Transport,
+    pub(crate) transport: Carrier,
     /// How many watch.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) viewers: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Viewers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Transport {
+pub(crate) enum Carrier {
     /// WebRTC.
     Whep,
     /// WebTransport, a stream for each frame.

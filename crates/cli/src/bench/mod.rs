@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 
-use self::args::{Bench, Transport, Viewers, What};
+use self::args::{Bench, Carrier, Viewers, What};
 use self::process::Usage;
 use self::report::{Failure, Frames, Machine, Process, Report, Server, Stream};
 use self::session::{Network, Session, Space};
@@ -56,7 +56,7 @@ const VIEWERS_PER_SOCKET: usize = 16;
 
 pub(crate) fn run(bench: &Bench, json: bool, agent: bool) -> Result<ExitCode> {
     let What::Viewers(viewers) = &bench.what;
-    if viewers.transport == Transport::Ws && viewers.profile.link().is_some() {
+    if viewers.transport == Carrier::Ws && viewers.profile.link().is_some() {
         return Err(Error::new(
             Kind::InvalidArgument,
             "what happens to TCP on a lossy network is the kernel's, and cannot be simulated here",
@@ -146,7 +146,7 @@ async fn attach(
     let before = Snapshot::take(server);
     // Whatever says itself when a frame was captured needs no reference; on a network worse than the
     // reference's its demands would keep the encoder from following the viewers'.
-    if viewers.transport != Transport::Whep {
+    if viewers.transport != Carrier::Whep {
         telling.abort();
     }
 
@@ -160,8 +160,8 @@ async fn attach(
         let most = session::per_session(viewers.transport);
         let Some(session) = sessions.get(index / most) else { break };
         let client = match viewers.transport {
-            Transport::Quic | Transport::WebTransport => Some(clients.client(index, space)?),
-            Transport::Ws | Transport::Whep => None,
+            Carrier::Quic | Carrier::WebTransport => Some(clients.client(index, space)?),
+            Carrier::Ws | Carrier::Whep => None,
         };
         let (session, shared) = (session.clone(), Arc::clone(&shared));
         tasks.spawn(viewer::watch(began + after, viewers.transport, session, client, shared));
@@ -208,7 +208,7 @@ async fn attach(
     if watching < all {
         notes.push(format!("{watching} of {all} viewers watched to the end"));
     }
-    if viewers.transport == Transport::Whep {
+    if viewers.transport == Carrier::Whep {
         notes
             .push("a further viewer on the media socket told when frames were captured".to_owned());
     }

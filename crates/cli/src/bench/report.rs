@@ -6,14 +6,14 @@ use serde::Serialize;
 use spaceport_link::Counts as Packets;
 use spaceport_types::{Cause, Kind};
 
-use super::args::{Profile, Transport};
+use super::args::{Carrier, Profile};
 use super::tally::{Second, Summary};
 use crate::render;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: &'static str,
-    pub(crate) transport: Transport,
+    pub(crate) transport: Carrier,
     pub(crate) viewers: u32,
     pub(crate) duration_s: u32,
     pub(crate) join_over_s: u32,
@@ -205,11 +205,11 @@ impl Report {
 }
 
 /// The name of a transport, as it is typed.
-pub(crate) fn name(transport: Transport) -> &'static str {
+pub(crate) fn name(transport: Carrier) -> &'static str {
     match transport {
-        Transport::Whep => "whep",
-        Transport::WebTransport => "webtransport",
-        Transport::Quic => "quic",
-        Transport::Ws => "ws",
+        Carrier::Whep => "whep",
+        Carrier::WebTransport => "webtransport",
+        Carrier::Quic => "quic",
+        Carrier::Ws => "ws",
     }
 }

@@ -13,7 +13,7 @@ use spaceport_wire::pb::{
 };
 use tokio::net::lookup_host;
 
-use super::args::{Transport, Viewers};
+use super::args::{Carrier, Viewers};
 use crate::args::Environment;
 
 /// Viewers of one session: what every server of the contract lets in. Sessions with the same target and
@@ -135,8 +135,8 @@ impl Space {
 }
 
 /// Viewers that share one session.
-pub(crate) fn per_session(transport: Transport) -> usize {
-    if transport == Transport::Whep { PEERS_PER_SESSION } else { SOCKETS_PER_SESSION }
+pub(crate) fn per_session(transport: Carrier) -> usize {
+    if transport == Carrier::Whep { PEERS_PER_SESSION } else { SOCKETS_PER_SESSION }
 }
 
 /// Whether it can be no name: people write Spaces' addresses with a scheme or a port.

@@ -13,7 +13,7 @@ use spaceport_wire::packet::Header;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::args::Transport;
+use super::args::Carrier;
 use super::session::{Network, Session};
 use super::tally::{Clock, Matches, Seen, Tail, Tally};
 
@@ -64,7 +64,7 @@ struct Frame {
 /// Watches from `at` until told to stop.
 pub(crate) async fn watch(
     at: Instant,
-    transport: Transport,
+    transport: Carrier,
     session: Session,
     client: Option<quic::Client>,
     shared: Arc<Shared>,
@@ -116,34 +116,34 @@ pub(crate) async fn watch(
 }
 
 async fn connect(
-    transport: Transport,
+    transport: Carrier,
     session: &Session,
     client: Option<&quic::Client>,
     network: &Network,
 ) -> Result<Feed> {
     match (transport, client) {
-        (Transport::Ws, _) => {
+        (Carrier::Ws, _) => {
             let socket = websocket::client::connect(&session.socket).await?;
             Ok(Feed::Socket(Box::new(socket)))
         }
-        (Transport::Whep, _) => {
+        (Carrier::Whep, _) => {
             let player = Player::connect(&session.whep, |server| network.towards(server)).await?;
             Ok(Feed::Whep(Box::new(player)))
         }
-        (Transport::Quic | Transport::WebTransport, Some(client)) => {
+        (Carrier::Quic | Carrier::WebTransport, Some(client)) => {
             let mut remote = session.quic.clone().ok_or_else(|| {
                 Error::new(Kind::CapabilityMissing, "the Space offers no QUIC")
                     .hint("Measure another transport")
             })?;
             remote.address = network.towards(remote.address)?;
-            let connected = if transport == Transport::Quic {
+            let connected = if transport == Carrier::Quic {
                 client.connect(&remote, &session.ticket, Video::Streams).await
             } else {
                 client.connect_webtransport(&remote, &session.ticket, Video::Streams).await
             };
             Ok(Feed::Quic(Box::new(connected?)))
         }
-        (Transport::Quic | Transport::WebTransport, None) => {
+        (Carrier::Quic | Carrier::WebTransport, None) => {
             Err(Error::new(Kind::Internal, "a QUIC viewer without a socket"))
         }
     }
