@@ -177,7 +177,7 @@ mod tests {
         frames.push(10, piece(1, true, false));
         frames.push(12, piece(2, false, false));
         frames.push(13, piece(2, false, true));
-        assert_eq!(times(&mut frames, now), []);
+        assert!(times(&mut frames, now).is_empty());
         frames.push(11, piece(1, false, true));
         frames.push(11, piece(1, false, true));
         assert_eq!(times(&mut frames, now), [1, 2]);
@@ -192,12 +192,12 @@ mod tests {
         assert_eq!(times(&mut frames, start), [1]);
         // 2 is missing; 3 cannot be decoded without it.
         frames.push(3, piece(3, false, true));
-        assert_eq!(times(&mut frames, start), []);
+        assert!(times(&mut frames, start).is_empty());
         assert!(!frames.take_wants_keyframe());
-        assert_eq!(times(&mut frames, start + STUCK), []);
+        assert!(times(&mut frames, start + STUCK).is_empty());
         assert!(frames.take_wants_keyframe() && !frames.take_wants_keyframe());
         frames.push(4, piece(4, true, false));
-        assert_eq!(times(&mut frames, start + STUCK), []);
+        assert!(times(&mut frames, start + STUCK).is_empty());
         frames.push(5, piece(4, false, true));
         assert_eq!(times(&mut frames, start + STUCK), [4]);
         assert_eq!(frames.lost(), 1);
@@ -207,10 +207,11 @@ mod tests {
     fn what_waits_behind_a_gap_is_bounded() {
         let (mut frames, now) = (Frames::default(), now());
         frames.push(0, piece(0, true, true));
+        assert_eq!(times(&mut frames, now), [0]);
         for place in 2..20_000 {
             frames.push(place, piece(place as u32, false, true));
         }
         assert!(frames.waiting.len() <= WAITING);
-        assert_eq!(times(&mut frames, now), [0]);
+        assert!(times(&mut frames, now).is_empty());
     }
 }
