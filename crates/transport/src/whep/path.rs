@@ -54,7 +54,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 const COLLAPSE: (u64, u64) = (1, 2);
 
 /// What is believed of a path that collapsed is not believed to have collapsed again before this.
-const COLLAPSE_AGAIN: Duration = Duration::from_secs(2);
+const COLLAPSE_AGAIN: Duration = Duration::from_secs(3);
 
 /// What was held back this recently is still wanted.
 const RECENTLY: Duration = Duration::from_millis(500);
@@ -103,6 +103,8 @@ pub(super) struct Path {
     /// What was sent in the second that began then, and in the fullest of late.
     second: (Instant, u64),
     busiest: u64,
+    /// The same, since the path last collapsed.
+    peak: u64,
     keyframe: usize,
     /// When it last collapsed.
     collapsed: Option<Instant>,
@@ -124,6 +126,7 @@ impl Path {
             looked: None,
             second: (now, 0),
             busiest: 0,
+            peak: 0,
             keyframe: 0,
             collapsed: None,
             told: None,
@@ -146,13 +149,12 @@ impl Path {
         let busy = self.media.is_some_and(|at| now.saturating_duration_since(at) < IDLE_AFTER);
         let collapsed = !self.open
             && busy
-            && estimate < self.busiest / of * part
+            && estimate < self.peak / of * part
             && self.collapsed.is_none_or(again);
         if collapsed {
             self.collapsed = Some(now);
-            // From here on that much is a lot.
-            self.busiest = estimate;
-            self.second = (now, 0);
+            // From here on that much is a lot. What is looked for stays: the path may come back.
+            self.peak = estimate;
         }
         collapsed
     }
@@ -167,6 +169,7 @@ impl Path {
         if now.saturating_duration_since(*began) >= Duration::from_secs(1) {
             // Half of it is forgotten each second, so that a busy moment counts for a while.
             self.busiest = (*sent * 8).max(self.busiest / 2);
+            self.peak = (*sent * 8).max(self.peak / 2);
             (*began, *sent) = (now, 0);
         }
         *sent += bytes as u64;
