@@ -10,10 +10,20 @@ pub struct Folder(PathBuf);
 impl Folder {
     /// Makes a new one; `name` is for people who look.
     pub fn new(name: &str) -> Self {
+        Self::make(&std::env::temp_dir(), name)
+    }
+
+    /// The same in memory, where there is a place for that: for very many files.
+    pub fn in_memory(name: &str) -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::make(memory, name) } else { Self::new(name) }
+    }
+
+    fn make(place: &Path, name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spaceport-{name}-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = place.join(name);
         DirBuilder::new().mode(0o700).create(&path).unwrap();
         Self(path)
     }

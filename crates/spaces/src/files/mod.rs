@@ -137,7 +137,7 @@ fn no_free_name(path: impl fmt::Display) -> Error {
 fn fresh() -> Result<String> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Error::new(Kind::Io, "there is no randomness").source(error))?;
+        .map_err(|error| Error::new(Kind::Io, "there is no randomness").with("reason", error))?;
     Ok(hex(&bytes))
 }
 

@@ -12,6 +12,8 @@ mod client;
 mod give;
 pub mod pack;
 mod take;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use client::{Cancel, Fetch, Fetched, Send, Sent, Step, Watch, fetch, send};

@@ -111,8 +111,8 @@ impl Taker {
         let bytes = unpack(pack)?;
         let taken = self.records(&bytes);
         // Also when one of them was wrong: the others are there.
-        self.hold.settle(now)?;
-        taken
+        let settled = self.hold.settle(now);
+        taken.and(settled)
     }
 
     fn records(&self, bytes: &[u8]) -> Result<()> {
