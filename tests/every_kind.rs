@@ -527,9 +527,12 @@ fn teleport_refused() {
     let mut world = World::new();
     world.use_claude();
     let space = format!("http://{}", world.gateway.http());
-    let push = ["teleport", "push", "claude-code", &space, "--item", "nothing"];
+    world.spoil(".claude/.credentials.json", r#"{"claudeAiOauth":{}}"#);
+    let secret = ".credentials.json";
+    let push = ["teleport", "push", "claude-code", "--to", &space, "--include", secret];
+    let asked = json!({ "space": "box", "app": "claude-code", "include": [secret] });
     let said = [
-        world.mcp("teleport_app", json!({ "space": "box", "app": "claude-code", "include": [] })),
+        world.mcp("teleport_app", asked),
         None,
         None,
         world.cli_with(&push, "", &[("SPACEPORT_TOKEN", TOKEN)]),
