@@ -25,9 +25,13 @@ pub(crate) fn run(windows: &Windows, json: bool, agent: bool) -> Result<ExitCode
             Some(Window { window_id, .. }) => {
                 format!("Look at one: `spaceport open {space} --window {}`", typed(window_id))
             }
-            None => format!(
-                "There is no such window; look at the whole desktop: `spaceport open {space}`"
-            ),
+            None => {
+                let none = match windows.app {
+                    Some(_) => "That app has no window",
+                    None => "No window is open",
+                };
+                format!("{none}; look at the whole desktop: `spaceport open {space}`")
+            }
         });
     }
     Ok(ExitCode::SUCCESS)

@@ -45,6 +45,11 @@ pub(super) fn connect(display: &ParsedDisplay) -> std::result::Result<(X11, usiz
     Err(refused)
 }
 
+/// Whether a connection failed because the server said nothing for too long.
+pub(super) fn is_silence(error: &Error) -> bool {
+    error.kind() == ErrorKind::TimedOut
+}
+
 /// A stream whose reader and writer lose patience.
 #[derive(Debug)]
 pub(crate) struct Patient(DefaultStream);

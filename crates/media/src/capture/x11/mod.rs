@@ -46,6 +46,7 @@ pub(crate) use window::Toplevel;
 
 use super::{Hidden, Source};
 use crate::{Frame, clock};
+use connection::is_silence;
 use pixels::Reader;
 use place::{NO_DISPLAY, id_of, parse};
 use rows::Rows;
@@ -487,10 +488,11 @@ pub(crate) fn connect(display: Option<&str>) -> Result<(X11, usize, String)> {
                 .hint("List the displays to see their ids")
         }
         error => {
+            let hangs = matches!(&error, ConnectError::IoError(error) if is_silence(error));
             let message = format!("the X display `{id}` does not answer");
             Error::because(Cause::CaptureFailed, message)
                 .with("display", &id)
-                .hint(NO_DISPLAY)
+                .hint(if hangs { HELD } else { NO_DISPLAY })
                 .source(error)
         }
     })?;
@@ -537,19 +539,21 @@ pub(crate) fn generate_id(conn: &X11) -> Result<u32, ConnectionError> {
     })
 }
 
+/// What to do about a server that went away.
+const AGAIN: &str = "Start the desktop again; viewers see it once it is back";
+
+/// What to do about a server that hangs.
+const HELD: &str =
+    "It is stopped, or a program holds it for itself; viewers see it once it answers";
+
 /// What a failed request means: nearly always, that the server is gone.
 pub(crate) fn lost(id: &str, error: ReplyError) -> Error {
-    const AGAIN: &str = "Start the desktop again; viewers see it once it is back";
-    const HELD: &str =
-        "It is stopped, or a program holds it for itself; viewers see it once it answers";
     let (message, hint) = match &error {
         ReplyError::X11Error(error) => {
             let kind = &error.error_kind;
             (format!("the X display `{id}` refused a request ({kind:?})"), AGAIN)
         }
-        ReplyError::ConnectionError(ConnectionError::IoError(error))
-            if error.kind() == std::io::ErrorKind::TimedOut =>
-        {
+        ReplyError::ConnectionError(ConnectionError::IoError(error)) if is_silence(error) => {
             (format!("the X display `{id}` does not answer"), HELD)
         }
         ReplyError::ConnectionError(_) => (format!("the X display `{id}` went away"), AGAIN),
