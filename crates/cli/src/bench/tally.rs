@@ -61,7 +61,8 @@ impl Spread {
         let mut seen = 0;
         for (place, &bucket) in self.buckets.iter().enumerate() {
             seen += u64::from(bucket);
-            if seen >= wanted {
+            // The last one has no upper end.
+            if seen >= wanted && place + 1 < self.buckets.len() {
                 // The upper end of the bucket, so that nothing looks better than it is.
                 let (power, within) = (place / FINE, place % FINE);
                 let micros = ((FINE + within + 1) as u128 * (1_u128 << power)) / FINE as u128;
