@@ -4,6 +4,11 @@
 //! [`Spaces::send_file`] puts something where the Space receives files; [`Spaces::upload`],
 //! [`Spaces::write`] and [`Spaces::download`] name a path in the Space. A transfer that is stopped
 //! ends with `cancelled`, after what was staged at either end has been taken away.
+//!
+//! [`Spaces::send_file`]: crate::Spaces::send_file
+//! [`Spaces::upload`]: crate::Spaces::upload
+//! [`Spaces::write`]: crate::Spaces::write
+//! [`Spaces::download`]: crate::Spaces::download
 
 mod download;
 mod local;

@@ -1,8 +1,8 @@
 //! Files and folders over one stream, whichever side they are sent from.
 //!
-//! The side that has them walks them once ([`walk`]), says what there is, hears how far an earlier
+//! The side that has them walks them once (`walk`), says what there is, hears how far an earlier
 //! stream came, and packs the rest into large [`pack`]s ([`give`]): many small files in one, parts
-//! of a large one, holes as holes. The other side ([`take`]) stages them with
+//! of a large one, holes as holes. The other side (`take`) stages them with
 //! [`receive`](crate::receive) and publishes all or nothing. Every file is read and hashed once at
 //! either side: its digest comes after its bytes.
 //!

@@ -148,7 +148,7 @@ impl Player {
         }
     }
 
-    /// Frames that will never be whole; see [`Frames::lost`].
+    /// Frames that will never be whole.
     pub fn lost(&self) -> u64 {
         self.frames.lost()
     }
