@@ -75,6 +75,9 @@ class Gateway:
         self.server.wait()
 
 
+SSHD = "/usr/sbin/sshd"
+
+
 class Ssh:
     """An sshd, for what goes over it."""
 
@@ -94,7 +97,7 @@ class Ssh:
         )
         # In the foreground; each connection is a child that it waits for.
         self.server = subprocess.Popen(
-            ["/usr/sbin/sshd", "-D", "-f", str(self.folder / "config")], stderr=subprocess.DEVNULL
+            [SSHD, "-D", "-f", str(self.folder / "config")], stderr=subprocess.DEVNULL
         )
         self.into = self.folder / "into"
         self.into.mkdir()
@@ -251,8 +254,14 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="spaceport-transfer-", dir=given.folder))
     gateway = ssh = None
     try:
-        gateway, ssh = Gateway(os.path.abspath(given.bin), folder), Ssh(folder)
-        tools = [gateway, Rsync(ssh), Scp(ssh)]
+        gateway = Gateway(os.path.abspath(given.bin), folder)
+        tools = [gateway]
+        if os.path.exists(SSHD):
+            ssh = Ssh(folder)
+            tools += [Rsync(ssh), Scp(ssh)]
+        else:
+            # Installing it would leave a server running where there is a systemd: not ours to decide.
+            print("rsync and scp are left out: `apt-get install openssh-server` brings what they need")
         result = {"machine": {"cores": os.cpu_count(), "load": os.getloadavg()}}
 
         large = folder / "large"
