@@ -157,10 +157,12 @@ impl Giver<'_, '_> {
     fn large(&mut self, index: u32, item: &Item, file: &File, received: u64) -> Result<Digest> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; PACK];
-        let mut at = 0;
+        let (mut at, mut data, mut end) = (0, true, 0);
         while at < item.size {
-            let (data, end) =
-                extent(file, at, item.size).map_err(|errno| io_error(errno, "read", &item.path))?;
+            // Asked once for each: some file systems look at every page up to the next hole.
+            if at == end {
+                (data, end) = extent(file, at, item.size);
+            }
             if !data {
                 // Announced first: the other side hashes zeros at the same time.
                 let from = at.max(received);
@@ -215,15 +217,15 @@ impl Giver<'_, '_> {
 }
 
 /// Whether there is data or a hole at `at`, and where that ends.
-fn extent(file: &File, at: u64, size: u64) -> Result<(bool, u64), Errno> {
+fn extent(file: &File, at: u64, size: u64) -> (bool, u64) {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(data) if data > at => Ok((false, data.min(size))),
+        Ok(data) if data > at => (false, data.min(size)),
         Ok(_) => match rustix::fs::seek(file, SeekFrom::Hole(at)) {
-            Ok(hole) if hole > at => Ok((true, hole.min(size))),
-            _ => Ok((true, size)),
+            Ok(hole) if hole > at => (true, hole.min(size)),
+            _ => (true, size),
         },
-        Err(Errno::NXIO) => Ok((false, size)), // nothing but a hole up to the end
-        Err(_) => Ok((true, size)),            // a file system that does not say
+        Err(Errno::NXIO) => (false, size), // nothing but a hole up to the end
+        Err(_) => (true, size),            // a file system that does not say
     }
 }
 
