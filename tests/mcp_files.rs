@@ -140,32 +140,32 @@ fn an_agent_uploads_and_downloads_at_any_path() {
     let large: Vec<u8> = (0..3_000_000_u32).map(|it| (it * 7) as u8).collect();
     fs::write(home.join("large.bin"), &large).unwrap();
 
-    let file = json!({ "space": "box", "path": "~/large.bin", "dest": "~/work/large.bin" });
+    let file = json!({ "space": "box", "path": "~/large.bin", "dest": "~/desk/large.bin" });
     let (uploaded, progress) = agent.get_watched("upload", file.clone());
     let there = gateway.home().canonicalize().unwrap();
-    assert_eq!(uploaded["dest"], there.join("work/large.bin").to_str().unwrap());
+    assert_eq!(uploaded["dest"], there.join("desk/large.bin").to_str().unwrap());
     assert_eq!(
         fields(&uploaded),
         ["bytes", "dest", "directories", "files", "kind", "sha256", "source", "verified"]
     );
     let sha256 = uploaded["sha256"].clone();
     assert_eq!(progress.last(), Some(&(3e6, 3e6)));
-    assert_eq!(fs::read(there.join("work/large.bin")).unwrap(), large);
+    assert_eq!(fs::read(there.join("desk/large.bin")).unwrap(), large);
     agent.get("upload", file); // over itself
     let named = agent.get("upload", json!({ "space": "box", "path": "~/large.bin" }));
     assert_eq!(named["dest"], there.join("Downloads/large.bin").to_str().unwrap());
     let named = agent.get("upload", json!({ "space": "box", "path": "~/large.bin" }));
     assert_eq!(named["dest"], there.join("Downloads/large (1).bin").to_str().unwrap());
 
-    let tree = json!({ "space": "box", "path": "~/tree", "dest": "~/work/tree" });
+    let tree = json!({ "space": "box", "path": "~/tree", "dest": "~/desk/tree" });
     let uploaded = agent.get("upload", tree.clone());
     assert_eq!((&uploaded["files"], &uploaded["directories"]), (&json!(1), &json!(3)));
-    assert_eq!(text(there.join("work/tree/deep/file")), "below");
-    assert!(there.join("work/tree/deep/empty").is_dir());
+    assert_eq!(text(there.join("desk/tree/deep/file")), "below");
+    assert!(there.join("desk/tree/deep/empty").is_dir());
     let taken = agent.fail("upload", tree);
     assert_eq!((&taken["kind"], &taken["cause"]), (&json!("transfer_failed"), &json!("conflict")));
 
-    let down = json!({ "space": "box", "path": "~/work/large.bin" });
+    let down = json!({ "space": "box", "path": "~/desk/large.bin" });
     let (got, progress) = agent.get_watched("download", down.clone());
     assert_eq!(fields(&got), ["bytes", "dest", "files", "kind", "sha256", "source", "verified"]);
     let into = home.canonicalize().unwrap().join("Downloads/cua-spaces");
@@ -175,10 +175,10 @@ fn an_agent_uploads_and_downloads_at_any_path() {
     assert_eq!(progress.last(), Some(&(3e6, 3e6)));
     let again = agent.get("download", down);
     assert_eq!(again["dest"], into.join("large (1).bin").to_str().unwrap());
-    let tree = agent.get("download", json!({ "space": "box", "path": "~/work", "dest": "~/in" }));
+    let tree = agent.get("download", json!({ "space": "box", "path": "~/desk", "dest": "~/in" }));
     assert_eq!((&tree["kind"], &tree["files"]), (&json!("folder"), &json!(2)));
-    assert_eq!(text(home.join("in/work/tree/deep/file")), "below");
-    assert!(home.join("in/work/tree/deep/empty").is_dir());
+    assert_eq!(text(home.join("in/desk/tree/deep/file")), "below");
+    assert!(home.join("in/desk/tree/deep/empty").is_dir());
     let missing = agent.fail("download", json!({ "space": "box", "path": "~/nothing" }));
     assert_eq!(missing["kind"], "not_found");
 
