@@ -82,6 +82,9 @@ pub(crate) struct Serve {
     /// `username` and `credential`, or with a `secret` that is shared with the TURN server.
     #[arg(long, value_name = "FILE")]
     pub(crate) ice_servers: Option<PathBuf>,
+    /// Media sessions at one time, each of which takes 8 sockets.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) max_sessions: u16,
     /// Use this encoder only, by the name `spaceport doctor` shows.
     #[arg(long, value_name = "NAME")]
     pub(crate) encoder: Option<String>,
@@ -170,6 +173,7 @@ impl Serve {
             config.ice_servers = IceServers::read(file)?;
         }
         config.encoder = self.encoder.clone();
+        config.max_sessions = self.max_sessions.into();
         config.home = environment.home;
         config.downloads_dir = self.downloads_dir.clone();
         config.files_root = self.files_root.clone();

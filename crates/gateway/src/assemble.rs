@@ -133,7 +133,8 @@ impl Gateway {
         let mut pipelines = pipeline::Config::default();
         pipelines.capture = capture;
         pipelines.encoder = preference;
-        let sessions = Sessions::new(Limits::default(), Arc::new(Launcher { config: pipelines }));
+        let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
+        let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
 
         let listener = bind(config.listen).await?;
         let address = listener.local_addr()?;

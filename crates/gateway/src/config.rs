@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use spaceport_session::Limits;
 use spaceport_teleport::Machine;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub downloads_dir: Option<PathBuf>,
     /// Where apps live that sessions are moved into. `None`: none are.
     pub machine: Option<Machine>,
+    /// Media sessions at one time. Each takes a few sockets, so this is what bounds a crowd.
+    pub max_sessions: usize,
     /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
     pub encoder: Option<String>,
 }
@@ -77,6 +80,7 @@ impl Config {
             files_root: None,
             downloads_dir: None,
             machine: None,
+            max_sessions: Limits::default().sessions,
             encoder: None,
         }
     }
