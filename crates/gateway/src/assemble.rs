@@ -4,22 +4,14 @@
 //! before any port is open, and the ports before anyone is told of them.
 
 use std::future::Future;
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use ::http::{HeaderName, Method, Request};
+use ::http::{HeaderName, Method};
 use axum::Router;
-use axum::extract::ConnectInfo;
 use axum::middleware;
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use spaceport_media::demo::Demo;
 use spaceport_media::windows::Windows;
@@ -27,12 +19,11 @@ use spaceport_media::{capture, clock, encode, pipeline};
 use spaceport_session::{Limits, Policy, Sessions};
 use spaceport_teleport::consent::Desk;
 use spaceport_teleport::inbox::Inbox;
+use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::{Media, quic, websocket, whep};
 use spaceport_types::{Error, Kind, Redacted, Result, Size};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{interval, sleep, timeout};
-use tower::ServiceExt as _;
+use tokio::net::TcpListener;
+use tokio::time::interval;
 use tower_http::cors::{Any, CorsLayer};
 
 use crate::auth::{self, Auth};
@@ -40,22 +31,11 @@ use crate::config::{Config, read_private, write_private};
 use crate::gate::Gate;
 use crate::launcher::Launcher;
 use crate::machine::Facts;
-use crate::opening::Opening;
 use crate::service::{Service, blocking};
 use crate::storage::Storage;
 use crate::targets::Targets;
 use crate::teleport::{self, Teleport};
 use crate::{consent, grpc, http};
-
-/// TCP connections at one time. Each costs tens of kilobytes; a flood ends here, and those who
-/// are connected stay so.
-const MAX_CONNECTIONS: usize = 1024;
-
-/// How long a client may take to say what it speaks, and then over the head of each request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The largest head of an HTTP/1.1 request. Anyone can send one, and it is held in memory.
-const MAX_HEAD: usize = 64 << 10;
 
 /// How long connections get to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -68,13 +48,6 @@ const IMPORT_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The size of the demo desktop.
 const DEMO_SIZE: Size = Size::new(1280, 720);
-
-/// Flow-control windows that a fast link fills, as the deployed clients use them.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-
-/// The largest HTTP/2 frame.
-const MAX_FRAME: u32 = 1 << 20;
 
 /// Where a gateway can be reached, as bound.
 #[derive(Clone, Debug, Serialize)]
@@ -136,7 +109,7 @@ impl Gateway {
         let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
         let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
 
-        let listener = bind(config.listen).await?;
+        let listener = tcp::bind(config.listen).await?;
         let address = listener.local_addr()?;
         let mut peers = whep::Config::default();
         // Every address, even beside HTTP on loopback: Firefox sends from an interface that is not
@@ -226,7 +199,9 @@ impl Gateway {
         let Quic { endpoint: quic, driver: viewers, kept } = quic;
         let viewers = tokio::spawn(viewers.run());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
-        let connections = Connections::new(router, endpoint.clone());
+        let mut limits = tcp::Config::default();
+        limits.media = Some(endpoint.clone());
+        let connections = Connections::new(router, limits);
         let mut sweeps = interval(SWEEP_INTERVAL);
         let mut import_sweeps = interval(IMPORT_SWEEP_INTERVAL);
         let mut shutdown = std::pin::pin!(shutdown);
@@ -239,23 +214,14 @@ impl Gateway {
                     keep(quic.identity(), &kept);
                 }
                 _ = import_sweeps.tick() => service.sweep_imports(),
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => connections.serve(stream, peer),
-                    Err(error) => {
-                        // The peer's fault, or a lack of descriptors that passes.
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        if !matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) {
-                            sleep(Duration::from_millis(100)).await;
-                        }
-                    }
-                },
+                () = connections.accept(&listener) => {}
             }
         }
         tracing::info!("shutting down");
         service.sessions().close_all();
         endpoint.shut_down();
         quic.shut_down();
-        connections.drain().await;
+        connections.drain(DRAIN).await;
         if let Err(error) = viewers.await {
             tracing::error!(%error, "the QUIC driver failed");
         }
@@ -374,114 +340,6 @@ fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// The TCP connections of one gateway.
-struct Connections {
-    router: Router,
-    /// Takes those that carry media.
-    endpoint: whep::Endpoint,
-    builder: auto::Builder<TokioExecutor>,
-    graceful: GracefulShutdown,
-    permits: Arc<Semaphore>,
-    /// Connections refused since that was last said.
-    refused: AtomicU64,
-}
-
-impl Connections {
-    fn new(router: Router, endpoint: whep::Endpoint) -> Self {
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .max_buf_size(MAX_HEAD);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(MAX_FRAME)
-            .keep_alive_interval(Duration::from_secs(20))
-            .keep_alive_timeout(Duration::from_secs(20));
-        Self {
-            router,
-            endpoint,
-            builder,
-            graceful: GracefulShutdown::new(),
-            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            refused: AtomicU64::new(0),
-        }
-    }
-
-    fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        prepare(&stream);
-        let router = self.router.clone().map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(ConnectInfo(peer));
-            request
-        });
-        let service = TowerToHyperService::new(router);
-        let (builder, watcher) = (self.builder.clone(), self.graceful.watcher());
-        let endpoint = self.endpoint.clone();
-        tokio::spawn(async move {
-            let Some(first) = first_byte(&stream).await else { return };
-            if whep::demux::is_framed(first) {
-                let adopted = stream.into_std().map_err(Error::from);
-                if let Err(error) = adopted.and_then(|stream| endpoint.adopt(stream, permit)) {
-                    tracing::debug!(%error, "a media connection was not taken");
-                }
-                return;
-            }
-            let stream = TokioIo::new(Opening::new(stream, HEADER_TIMEOUT));
-            let connection = builder.serve_connection_with_upgrades(stream, service);
-            if let Err(error) = watcher.watch(connection.into_owned()).await {
-                tracing::debug!(%error, "connection");
-            }
-            drop(permit);
-        });
-    }
-
-    /// Says how many were refused. Not at each, or who floods the port floods the log.
-    fn report(&self) {
-        let refused = self.refused.swap(0, Ordering::Relaxed);
-        if refused > 0 {
-            tracing::warn!(refused, limit = MAX_CONNECTIONS, "too many connections");
-        }
-    }
-
-    async fn drain(self) {
-        if timeout(DRAIN, self.graceful.shutdown()).await.is_err() {
-            tracing::debug!("some connections did not finish in time");
-        }
-    }
-}
-
-/// What a connection begins with, still unread. `None` for one that says nothing in time.
-async fn first_byte(stream: &TcpStream) -> Option<u8> {
-    let mut first = [0];
-    let peeked = timeout(HEADER_TIMEOUT, stream.peek(&mut first)).await;
-    matches!(peeked, Ok(Ok(1))).then_some(first[0])
-}
-
-/// Media must not wait for an acknowledgement (Nagle), and must not pile up in the kernel where
-/// the slow-viewer rule does not see it.
-fn prepare(stream: &TcpStream) {
-    /// Bytes the kernel may hold unsent: an eighth of a second where a path carries 1 Mbit/s, and no
-    /// limit on faster ones, since what has been sent does not count.
-    const UNSENT: u32 = 16 << 10;
-    let results =
-        [stream.set_nodelay(true).map_err(|error| error.to_string()), limit_unsent(stream, UNSENT)];
-    for error in results.into_iter().filter_map(std::result::Result::err) {
-        tracing::debug!(error, "a socket option was refused");
-    }
-}
-
-fn limit_unsent(stream: &TcpStream, bytes: u32) -> std::result::Result<(), String> {
-    socket2::SockRef::from(stream).set_tcp_notsent_lowat(bytes).map_err(|error| error.to_string())
-}
-
 /// What takes in sessions, and where consent is asked for.
 async fn open_teleport(config: &Config) -> Result<Teleport> {
     let folder = config.teleport_dir();
@@ -507,20 +365,6 @@ async fn start_demo() -> Result<Demo> {
         Ok(demo) => demo,
         Err(error) => Err(Error::new(Kind::Internal, "the demo desktop failed").source(error)),
     }
-}
-
-async fn bind(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::AddrInUse => "Stop what listens there, or choose another with `--listen`",
-            ErrorKind::PermissionDenied => "Choose a port above 1023 with `--listen`",
-            _ => "Choose an address of this machine with `--listen`",
-        };
-        Error::new(Kind::Io, format!("cannot listen on `{address}`"))
-            .with("listen", address)
-            .hint(hint)
-            .source(error)
-    })
 }
 
 /// An address to type into a browser on this machine: `0.0.0.0` is not one.

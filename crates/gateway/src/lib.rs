@@ -18,7 +18,6 @@ mod ice_servers;
 mod launcher;
 mod machine;
 mod metrics;
-mod opening;
 pub mod service;
 pub mod storage;
 mod targets;

@@ -11,6 +11,8 @@ mod echo;
 mod pointer;
 pub mod problem;
 pub mod quic;
+pub mod tcp;
+pub mod tls;
 mod viewer;
 pub mod websocket;
 pub mod whep;

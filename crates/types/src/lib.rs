@@ -17,7 +17,7 @@ mod units;
 pub use cursor::{CursorImage, CursorPosition};
 pub use error::{Cause, Disposition, Error, Issue, Kind, Report, Result, Retry, Spec};
 pub use geometry::{Bounds, Geometry, Rect, Size};
-pub use id::{SessionId, ViewerId};
+pub use id::{MachineId, SessionId, ViewerId};
 pub use packet::{Codec, Packet, Target};
 pub use redact::Redacted;
 pub use suspension::Suspension;

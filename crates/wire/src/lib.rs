@@ -14,6 +14,7 @@ mod error;
 pub mod order;
 pub mod packet;
 pub mod pb;
+pub mod relay;
 pub mod status;
 pub mod stream;
 pub mod ticket;

@@ -51,6 +51,7 @@ use web_transport_quinn::{
     ClientError, RecvStream, SendStream, Session, SessionError, WebTransportError, WriteError,
 };
 
+use super::link::{Link, Windows};
 use super::{identity, settings};
 use crate::client::{Received, closed};
 
@@ -168,10 +169,28 @@ impl Client {
         }
     }
 
-    /// A QUIC connection that speaks `alpn`.
+    /// Connects to a server that takes links of the protocol `alpn`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], but for what concerns tickets.
+    pub async fn link(&self, remote: &Remote, alpn: &str, windows: Windows) -> Result<Link> {
+        let verifier = Arc::new(Pinned::new(&remote.certificates)?);
+        let config = settings::link(verifier, alpn, windows)?;
+        Ok(Link::new(self.dial(remote, config).await?, windows))
+    }
+
+    /// A QUIC connection of a viewer that speaks `alpn`.
     async fn handshake(&self, remote: &Remote, alpn: &str) -> Result<quinn::Connection> {
         let verifier = Pinned::new(&remote.certificates)?;
-        let config = settings::client(Arc::new(verifier), alpn)?;
+        self.dial(remote, settings::client(Arc::new(verifier), alpn)?).await
+    }
+
+    async fn dial(
+        &self,
+        remote: &Remote,
+        config: quinn::ClientConfig,
+    ) -> Result<quinn::Connection> {
         let failed = |error: &dyn fmt::Display| {
             Error::new(Kind::Io, format!("cannot connect to `{}`", remote.address))
                 .with("address", remote.address)

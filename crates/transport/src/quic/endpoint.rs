@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::identity::Identity;
+use super::link::Links;
 use super::{opening, settings};
 use crate::viewer::{self, Media};
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub validate_above: usize,
     /// How long a client may take from its first packet to its ticket.
     pub patience: Duration,
+    /// The links that are taken beside viewers, if any are.
+    pub links: Option<Links>,
 }
 
 impl Default for Config {
@@ -41,6 +44,7 @@ impl Default for Config {
             validate_above: 16,
             // Some round trips to the other side of the world, on a bad day.
             patience: Duration::from_secs(6),
+            links: None,
         }
     }
 }
@@ -63,6 +67,7 @@ pub struct Driver {
     max_opening: usize,
     validate_above: usize,
     patience: Duration,
+    links: Option<Links>,
     shutdown: Arc<Notify>,
     refused: AtomicU64,
 }
@@ -73,7 +78,7 @@ pub struct Driver {
 ///
 /// `io` when the address cannot be bound.
 pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoint, Driver)> {
-    let Config { listen, max_connections, max_opening, validate_above, patience } = config;
+    let Config { listen, max_connections, max_opening, validate_above, patience, links } = config;
     let unbound = |error: std::io::Error| {
         Error::new(Kind::Io, format!("cannot listen on UDP `{listen}`"))
             .with("address", listen)
@@ -81,7 +86,7 @@ pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoin
             .source(error)
     };
     let socket = UdpSocket::bind(listen).map_err(unbound)?;
-    let server = settings::server(Arc::new(identity.clone()))?;
+    let server = settings::server(Arc::new(identity.clone()), links.as_ref())?;
     let runtime = Arc::new(TokioRuntime);
     let endpoint = quinn::Endpoint::new(EndpointConfig::default(), Some(server), socket, runtime)
         .map_err(unbound)?;
@@ -95,6 +100,7 @@ pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoin
         max_opening,
         validate_above,
         patience,
+        links,
         shutdown: Arc::clone(&shutdown),
         refused: AtomicU64::new(0),
     };
@@ -164,7 +170,8 @@ impl Driver {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let opening = Opening { patience: self.patience, permit: opening };
+        let opening =
+            Opening { patience: self.patience, links: self.links.clone(), permit: opening };
         viewers.spawn(serve(incoming, self.media.clone(), connection, opening));
     }
 
@@ -180,6 +187,7 @@ impl Driver {
 /// A client without a ticket.
 struct Opening {
     patience: Duration,
+    links: Option<Links>,
     permit: OwnedSemaphorePermit,
 }
 
@@ -189,7 +197,7 @@ async fn serve(
     connection: OwnedSemaphorePermit,
     opening: Opening,
 ) {
-    let opened = opening::open(incoming, &media, opening.patience).await;
+    let opened = opening::open(incoming, &media, opening.links.as_ref(), opening.patience).await;
     drop(opening.permit);
     if let Some((session, carrier)) = opened {
         viewer::serve(media, session, carrier).await;

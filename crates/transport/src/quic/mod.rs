@@ -4,6 +4,7 @@
 //!            ALPN rcdp/2 ─────────────────────────┐
 //! endpoint ─┤                                     ├─► opening ─► viewer::serve over connection
 //!            ALPN h3 ─► CONNECT /media, accepted ─┘   (ticket)
+//!            ALPN of a relay ─► link, where there is one
 //! ```
 //!
 //! What is said on a connection is `docs/wire.md`'s: the ticket first, then the messages of the media
@@ -18,6 +19,7 @@ mod connection;
 mod endpoint;
 mod frames;
 mod identity;
+mod link;
 mod opening;
 mod settings;
 #[cfg(test)]
@@ -26,6 +28,8 @@ mod tests;
 pub use client::{Client, Connection, Remote};
 pub use endpoint::{Config, Driver, Endpoint, bind};
 pub use identity::Identity;
+pub use link::{Link, Links, Stream, Windows};
+pub(crate) use settings::provider;
 pub use spaceport_wire::attach::Video;
 
 pub use crate::client::Received;

@@ -15,12 +15,14 @@ use web_transport_quinn::{Request, Session};
 
 use super::connection::{Connection, close};
 use super::frames::CONTROL_PRIORITY;
+use super::link::Links;
 use crate::viewer::Media;
 
-/// Takes a client in, or sends it away.
+/// Takes a client in, or sends it away. One that is no viewer goes to `links`.
 pub(super) async fn open(
     incoming: Incoming,
     media: &Media,
+    links: Option<&Links>,
     patience: Duration,
 ) -> Option<(SessionId, Connection)> {
     let deadline = Instant::now() + patience;
@@ -33,6 +35,12 @@ pub(super) async fn open(
         }
         Err(_) => return None,
     };
+    if let Some(links) = links
+        && links.takes(alpn(&connection).as_deref())
+    {
+        links.take(connection);
+        return None;
+    }
     let opened = timeout_at(deadline, async {
         let (name, session, default) = session(&connection).await.ok()??;
         Some((name, default, attach(&session, media).await, session))

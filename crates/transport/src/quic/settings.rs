@@ -11,6 +11,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::ResolvesServerCert;
 use spaceport_types::{Error, Kind, Result};
 
+use super::link::{Links, Windows};
+
 /// How long a peer may be silent before it counts as gone. A train's tunnel is shorter, and a viewer that
 /// is away for longer wants a fresh start.
 const IDLE: Duration = Duration::from_secs(20);
@@ -46,7 +48,7 @@ const SERVER_ALL: u32 = 16 << 20;
 /// Frames that may be on their way at one time.
 const SERVER_UNI: u32 = 256;
 
-pub(super) fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -60,21 +62,27 @@ fn transport() -> TransportConfig {
     config
 }
 
-/// A server of native viewers and of browsers.
-pub(super) fn server(identity: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig> {
+/// A server of native viewers and of browsers, and of links where it takes them.
+pub(super) fn server(
+    identity: Arc<dyn ResolvesServerCert>,
+    links: Option<&Links>,
+) -> Result<ServerConfig> {
     let mut tls = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(unusable)?
         .with_no_client_auth()
         .with_cert_resolver(identity);
     tls.alpn_protocols = vec![web_transport_quinn::ALPN.into(), super::ALPN.into()];
+    tls.alpn_protocols.extend(links.map(|links| links.alpn.into()));
     // A viewer comes once, with a ticket that is of no use to it a minute later.
     tls.send_tls13_tickets = 0;
     let tls = QuicServerConfig::try_from(tls)
         .map_err(|error| Error::new(Kind::Internal, "TLS is not fit for QUIC").source(error))?;
     let mut transport = transport();
     transport
-        .stream_receive_window(CLIENT_STREAM.into())
+        // What is told in the handshake holds for viewers and links alike, and a stream's cannot be made
+        // wider later. A viewer does not get beyond what holds for all of its streams.
+        .stream_receive_window(links.map_or(CLIENT_STREAM, |links| links.windows.stream).into())
         .receive_window(CLIENT_ALL.into())
         .max_concurrent_uni_streams(CLIENT_UNI.into())
         .max_concurrent_bidi_streams(CLIENT_BIDI.into())
@@ -85,8 +93,39 @@ pub(super) fn server(identity: Arc<dyn ResolvesServerCert>) -> Result<ServerConf
     Ok(config)
 }
 
-/// A client that speaks `alpn`.
+/// A viewer that speaks `alpn`.
 pub(super) fn client(verifier: Arc<dyn ServerCertVerifier>, alpn: &str) -> Result<ClientConfig> {
+    let mut transport = transport();
+    transport
+        .stream_receive_window(SERVER_STREAM.into())
+        .receive_window(SERVER_ALL.into())
+        .max_concurrent_uni_streams(SERVER_UNI.into())
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(Some(DATAGRAMS_IN));
+    speaking(verifier, alpn, transport)
+}
+
+/// The end of a link that dials.
+pub(super) fn link(
+    verifier: Arc<dyn ServerCertVerifier>,
+    alpn: &str,
+    windows: Windows,
+) -> Result<ClientConfig> {
+    let mut transport = transport();
+    transport
+        .stream_receive_window(windows.stream.into())
+        .receive_window(windows.all.into())
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .max_concurrent_bidi_streams(windows.streams.into())
+        .datagram_receive_buffer_size(None);
+    speaking(verifier, alpn, transport)
+}
+
+fn speaking(
+    verifier: Arc<dyn ServerCertVerifier>,
+    alpn: &str,
+    transport: TransportConfig,
+) -> Result<ClientConfig> {
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(unusable)?
@@ -96,13 +135,6 @@ pub(super) fn client(verifier: Arc<dyn ServerCertVerifier>, alpn: &str) -> Resul
     tls.alpn_protocols = vec![alpn.into()];
     let tls = QuicClientConfig::try_from(tls)
         .map_err(|error| Error::new(Kind::Internal, "TLS is not fit for QUIC").source(error))?;
-    let mut transport = transport();
-    transport
-        .stream_receive_window(SERVER_STREAM.into())
-        .receive_window(SERVER_ALL.into())
-        .max_concurrent_uni_streams(SERVER_UNI.into())
-        .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .datagram_receive_buffer_size(Some(DATAGRAMS_IN));
     let mut config = ClientConfig::new(Arc::new(tls));
     config.transport_config(Arc::new(transport));
     Ok(config)

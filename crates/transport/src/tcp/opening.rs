@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream that fails when its first bytes do not come in time.
-pub(crate) struct Opening<S> {
+pub(super) struct Opening<S> {
     stream: S,
     /// How much of [`PREFACE`] has come.
     matched: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Opening<S> {
 
 impl<S> Opening<S> {
     /// Gives the client `patience` to say what it speaks.
-    pub(crate) fn new(stream: S, patience: Duration) -> Self {
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, matched: 0, deadline: Some(Box::pin(sleep(patience))) }
     }
 
