@@ -86,7 +86,7 @@ enum Way {
 
 impl Limits {
     /// The same for a link of QUIC, to which the other side opens `streams`.
-    pub(crate) fn windows(self, streams: u32) -> Windows {
+    pub fn windows(self, streams: u32) -> Windows {
         // Room on each stream, so that those that are not read do not take it from the others.
         let all = u64::from(self.window) * (self.streams as u64 + 1);
         Windows { streams, stream: self.window, all: u32::try_from(all).unwrap_or(u32::MAX) }
@@ -103,7 +103,7 @@ impl Tunnel {
     }
 
     /// A tunnel over QUIC.
-    pub(crate) fn quic(link: Link, limits: Limits) -> Self {
+    pub fn quic(link: Link, limits: Limits) -> Self {
         Self::new(Way::Link(link), Carrier::Quic, limits)
     }
 
