@@ -124,7 +124,7 @@ impl Gateway {
         peers.tcp = Some(address);
         let (endpoint, driver) = whep::bind(peers)?;
         clock::origin(); // media time counts from here, not from the first who asks
-        let media = Media { sessions: sessions.clone(), clock: clock::now };
+        let media = Media::of(sessions.clone(), clock::now);
         let quic = Quic::bind(&config, address, media.clone())?;
         let endpoints = Endpoints {
             http: address,
@@ -247,7 +247,7 @@ fn assemble(
     (endpoint, gate): (whep::Endpoint, Gate),
     guarded: bool,
 ) -> Router {
-    let peers = whep::http::State::new(endpoint, service.sessions().clone(), Arc::new(gate));
+    let peers = whep::http::State::new(endpoint, Arc::new(gate));
     Router::new()
         .merge(http::routes(service.clone()))
         .merge(http::metrics(service.clone(), guarded))

@@ -5,13 +5,12 @@
 
 use std::time::SystemTime;
 
+use futures_util::future::{BoxFuture, ready};
 use http::header::AUTHORIZATION;
 use spaceport_session::Policy;
 use spaceport_transport::whep;
-use spaceport_transport::whep::http::IceServer;
+use spaceport_transport::whep::http::{Call, IceServer};
 use spaceport_types::{Error, Kind, Result, SessionId};
-use tokio::runtime::Handle;
-use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use crate::auth::bearer;
@@ -25,32 +24,36 @@ pub(crate) struct Gate {
 }
 
 impl whep::http::Gate for Gate {
-    fn authorize(&self, call: &whep::http::Call<'_>) -> Result<whep::http::Grant> {
-        let Some(secret) = secret(call) else {
-            return Err(Error::new(
-                Kind::Unauthenticated,
-                "the request carries no token or ticket",
-            )
-            .hint("Send `Authorization: Bearer <token or ticket>`"));
-        };
-        let display = call.query.and_then(|query| parameter(query, "display"));
-        let session = self.session(secret, display)?;
-        Ok(whep::http::Grant { session, codecs: self.service.video_codecs() })
+    fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<whep::http::Grant>> {
+        Box::pin(async move {
+            let Some(secret) = secret(&call) else {
+                return Err(Error::new(
+                    Kind::Unauthenticated,
+                    "the request carries no token or ticket",
+                )
+                .hint("Send `Authorization: Bearer <token or ticket>`"));
+            };
+            let display = call.query.and_then(|query| parameter(query, "display"));
+            let session = self.session(secret, display).await?;
+            let (sessions, codecs) = (self.service.sessions(), self.service.video_codecs());
+            Ok(whep::http::Grant { sessions: sessions.clone(), session, codecs })
+        })
     }
 
-    fn ice_servers(&self, call: &whep::http::Call<'_>) -> Vec<IceServer> {
-        if !secret(call).is_some_and(|secret| self.opens(secret)) {
-            return Vec::new();
-        }
-        self.ice_servers.for_viewer(wall_clock()).unwrap_or_else(|error| {
+    fn ice_servers<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Vec<IceServer>> {
+        let known = secret(&call).is_some_and(|secret| self.opens(secret));
+        let servers =
+            if known { self.ice_servers.for_viewer(wall_clock()) } else { Ok(Vec::new()) };
+        let servers = servers.unwrap_or_else(|error| {
             tracing::warn!(%error, "viewers are told of no ICE servers");
             Vec::new()
-        })
+        });
+        Box::pin(ready(servers))
     }
 }
 
 /// The token or ticket of a request.
-fn secret<'a>(call: &whep::http::Call<'a>) -> Option<&'a str> {
+fn secret<'a>(call: &Call<'a>) -> Option<&'a str> {
     bearer(call.headers, AUTHORIZATION.as_str()).or_else(|| parameter(call.query?, "ticket"))
 }
 
@@ -69,24 +72,19 @@ impl Gate {
             || self.service.sessions().redeem(secret, now).is_ok()
     }
 
-    fn session(&self, secret: &str, display: Option<&str>) -> Result<SessionId> {
+    async fn session(&self, secret: &str, display: Option<&str>) -> Result<SessionId> {
         let request = OpenRequest { display: display.map(str::to_owned), ..OpenRequest::default() };
         if self.service.auth().is_token(secret) {
-            return self.wait(self.service.open_shared(request, Policy::ViewOnly));
+            return self.service.open_shared(request, Policy::ViewOnly).await;
         }
         let now = Instant::now().into_std();
         match self.service.auth().viewer(secret, now) {
-            Ok(grant) => self.wait(self.service.open_shared(request, grant.policy)),
+            Ok(grant) => self.service.open_shared(request, grant.policy).await,
             Err(error) if error.kind() == Kind::Unauthenticated => {
                 self.service.sessions().redeem(secret, now)
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// The gate is asked from a task and answers at once, give or take a question to the X server.
-    fn wait(&self, opening: impl Future<Output = Result<SessionId>>) -> Result<SessionId> {
-        block_in_place(|| Handle::current().block_on(opening))
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod body;
 mod client;
+mod door;
 mod echo;
 mod pointer;
 pub mod problem;
@@ -18,4 +19,4 @@ pub mod websocket;
 pub mod whep;
 
 pub use client::Received;
-pub use viewer::Media;
+pub use door::{Clock, Door, Media, Pass, machine};

@@ -21,34 +21,12 @@ use spaceport_wire::control::{
 use spaceport_wire::packet::{self, Encoded};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
+use crate::door::{Clock, Pass};
 use crate::pointer::Pointer;
 
 /// How often a carrier is asked to show that both ends live. Shorter than the idle limit of any proxy
 /// worth the name (60 s).
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-
-/// The longest ticket worth a look; ours have 22 characters.
-const MAX_TICKET: usize = 256;
-
-/// What serving viewers needs.
-#[derive(Clone, Debug)]
-pub struct Media {
-    /// Where tickets lead.
-    pub sessions: Sessions,
-    /// Reads the clock that packets are stamped with.
-    pub clock: fn() -> Duration,
-}
-
-impl Media {
-    /// The session that a ticket opens.
-    pub(crate) fn redeem(&self, ticket: Option<&str>) -> Result<SessionId> {
-        let Some(ticket) = ticket.filter(|ticket| ticket.len() <= MAX_TICKET) else {
-            return Err(Error::new(Kind::Unauthenticated, "the request carries no media ticket")
-                .hint("Open a stream first, and connect to the path it returns"));
-        };
-        self.sessions.redeem(ticket, Instant::now().into_std())
-    }
-}
 
 /// What a viewer is served over.
 pub(crate) trait Carrier: Send {
@@ -108,20 +86,22 @@ pub(crate) enum End {
 }
 
 /// Serves one viewer, from attach to close.
-#[tracing::instrument("viewer", skip_all, fields(session = session.short(), transport = carrier.name()))]
-pub(crate) async fn serve<C: Carrier>(media: Media, session: SessionId, mut carrier: C) {
-    let attached = media.sessions.info(&session).and_then(|info| {
+#[tracing::instrument("viewer", skip_all, fields(session = pass.session.short(), transport = carrier.name()))]
+pub(crate) async fn serve<C: Carrier>(pass: Pass, mut carrier: C) {
+    let Pass { sessions, session, clock } = pass;
+    let attached = sessions.info(&session).and_then(|info| {
         let cursor = Cursor::Apart;
         let attach = Attach { codec: info.codec, carrier: Sort::Socket, cursor };
-        Ok((media.sessions.attach(&session, attach)?, info))
+        Ok((sessions.attach(&session, attach)?, info))
     });
     let (subscriber, info) = match attached {
         Ok(attached) => attached,
         Err(error) => return carrier.close(CloseCode::for_error(&error)).await,
     };
     let mut viewer = Viewer {
-        media,
+        sessions,
         session,
+        clock,
         subscriber,
         geometry: info.geometry,
         pointer: Pointer::default(),
@@ -160,8 +140,9 @@ struct Sent {
 }
 
 struct Viewer {
-    media: Media,
+    sessions: Sessions,
     session: SessionId,
+    clock: Clock,
     subscriber: Subscriber,
     geometry: Geometry,
     pointer: Pointer,
@@ -323,7 +304,7 @@ impl Viewer {
                     bitrate: set(wanted.bitrate_kbps).map(Bitrate::from_kbps),
                 };
                 let now = Instant::now().into_std();
-                match self.media.sessions.set_preferences(&self.session, wanted, now) {
+                match self.sessions.set_preferences(&self.session, wanted, now) {
                     Ok(settings) => {
                         self.interval = interval(settings.max_fps);
                         ServerMessage::StreamPreferencesApplied(AppliedPreferences {
@@ -338,7 +319,7 @@ impl Viewer {
             }
             ClientMessage::GetStats(request) => ServerMessage::Stats(Stats {
                 session_id,
-                server_time_us: (self.media.clock)().as_micros() as u64,
+                server_time_us: self.clock.now().as_micros() as u64,
                 client_time_us: request.client_time_us,
                 frames_since_attach: self.sent.frames,
                 frames_dropped: self.subscriber.stats().lost,

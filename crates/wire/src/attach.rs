@@ -4,6 +4,9 @@
 //! ```json
 //! {"type":"ticket","payload":{"ticket":"…","video":"streams"}}
 //! ```
+//!
+//! At a relay a native viewer also names the machine, as `"machine":"build-box-7"`; a browser has done so in the
+//! path.
 
 use std::borrow::Cow;
 
@@ -30,12 +33,18 @@ pub struct Attach {
     pub ticket: Redacted<String>,
     /// How it wants video; `None` leaves that to the carrier.
     pub video: Option<Video>,
+    /// The machine whose session it is, at a relay.
+    pub machine: Option<String>,
 }
 
 impl Attach {
     /// The text to send.
     pub fn to_json(&self) -> String {
-        let payload = Payload { ticket: self.ticket.expose().into(), video: self.video };
+        let payload = Payload {
+            ticket: self.ticket.expose().into(),
+            video: self.video,
+            machine: self.machine.as_deref().map(Cow::Borrowed),
+        };
         serde_json::to_string(&Message { kind: TICKET.into(), payload }).expect("a map of texts")
     }
 
@@ -57,7 +66,11 @@ impl Attach {
         if kind != TICKET {
             return Err(DecodeError::Malformed { what: "ticket message" });
         }
-        Ok(Self { ticket: Redacted::new(payload.ticket.into_owned()), video: payload.video })
+        Ok(Self {
+            ticket: Redacted::new(payload.ticket.into_owned()),
+            video: payload.video,
+            machine: payload.machine.map(Cow::into_owned),
+        })
     }
 }
 
@@ -74,6 +87,8 @@ struct Payload<'a> {
     ticket: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     video: Option<Video>,
+    #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
+    machine: Option<Cow<'a, str>>,
 }
 
 const TICKET: &str = "ticket";
@@ -97,6 +112,14 @@ mod tests {
             assert_eq!(attach.to_json(), text);
             assert!(!format!("{attach:?}").contains("t0"));
         }
+    }
+
+    #[test]
+    fn a_viewer_at_a_relay_names_the_machine() {
+        let text = r#"{"type":"ticket","payload":{"ticket":"t0","machine":"build-box-7"}}"#;
+        let attach = Attach::parse(text).unwrap();
+        assert_eq!(attach.machine.as_deref(), Some("build-box-7"));
+        assert_eq!(attach.to_json(), text);
     }
 
     #[test]

@@ -71,6 +71,8 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: quinn::Endpoint,
+    /// The machine that its viewers name.
+    machine: Option<String>,
 }
 
 /// A server, and how it is known.
@@ -122,7 +124,13 @@ impl Client {
         let socket = UdpSocket::bind(local).map_err(unbound)?;
         let runtime = Arc::new(TokioRuntime);
         let endpoint = quinn::Endpoint::new(EndpointConfig::default(), None, socket, runtime);
-        Ok(Self { endpoint: endpoint.map_err(unbound)? })
+        Ok(Self { endpoint: endpoint.map_err(unbound)?, machine: None })
+    }
+
+    /// The same socket for viewers of one machine at a relay.
+    #[must_use]
+    pub fn at_machine(&self, machine: &str) -> Self {
+        Self { endpoint: self.endpoint.clone(), machine: Some(machine.to_owned()) }
     }
 
     /// Connects, and shows the ticket. That it was good is known when something comes.
@@ -138,7 +146,8 @@ impl Client {
         video: Video,
     ) -> Result<Connection> {
         let connection = self.handshake(remote, super::ALPN).await?;
-        attach(remote, Session::raw(connection), ticket, video).await
+        let attach = self.attach(ticket, video);
+        start(remote, Session::raw(connection), &attach, video).await
     }
 
     /// The same over WebTransport, as a browser does it.
@@ -158,11 +167,13 @@ impl Client {
                 .with("address", remote.address)
                 .with("reason", error)
         };
-        let address = format!("https://{}{}", remote.address, super::PATH);
+        let machine = self.machine.as_ref().map(|machine| format!("/m/{machine}"));
+        let machine = machine.unwrap_or_default();
+        let address = format!("https://{}{machine}{}", remote.address, super::PATH);
         let address: url::Url = address.parse().map_err(|error| failed(&error))?;
         let opening = Session::connect(connection, ConnectRequest::new(address));
         match timeout(PATIENCE, opening).await {
-            Ok(Ok(session)) => attach(remote, session, ticket, video).await,
+            Ok(Ok(session)) => start(remote, session, &self.attach(ticket, video), video).await,
             Ok(Err(ClientError::Connection(error))) => Err(reason(&error.into())),
             Ok(Err(error)) => Err(failed(&error)),
             Err(_) => Err(silent(remote)),
@@ -178,6 +189,11 @@ impl Client {
         let verifier = Arc::new(Pinned::new(&remote.certificates)?);
         let config = settings::link(verifier, alpn, windows)?;
         Ok(Link::new(self.dial(remote, config).await?, windows))
+    }
+
+    /// What is said first.
+    fn attach(&self, ticket: &Redacted<String>, video: Video) -> Attach {
+        Attach { ticket: ticket.clone(), video: Some(video), machine: self.machine.clone() }
     }
 
     /// A QUIC connection of a viewer that speaks `alpn`.
@@ -228,15 +244,14 @@ fn silent(remote: &Remote) -> Error {
 }
 
 /// Shows the ticket.
-async fn attach(
+async fn start(
     remote: &Remote,
     session: Session,
-    ticket: &Redacted<String>,
+    attach: &Attach,
     video: Video,
 ) -> Result<Connection> {
     let opening = async {
         let (mut control, messages) = session.open_bi().await?;
-        let attach = Attach { ticket: ticket.clone(), video: Some(video) };
         match control.write_all(&stream::frame(&attach.to_json())).await {
             Ok(()) => Ok((control, messages)),
             Err(WriteError::SessionError(error)) => Err(error),

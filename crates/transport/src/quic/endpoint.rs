@@ -14,7 +14,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::identity::Identity;
 use super::link::Links;
 use super::{opening, settings};
-use crate::viewer::{self, Media};
+use crate::door::Media;
+use crate::viewer;
 
 /// How an endpoint is reached, and by how many.
 #[derive(Clone, Debug)]
@@ -199,8 +200,8 @@ async fn serve(
 ) {
     let opened = opening::open(incoming, &media, opening.links.as_ref(), opening.patience).await;
     drop(opening.permit);
-    if let Some((session, carrier)) = opened {
-        viewer::serve(media, session, carrier).await;
+    if let Some((pass, carrier)) = opened {
+        viewer::serve(pass, carrier).await;
     }
     drop(connection);
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use quinn::Incoming;
-use spaceport_types::{Error, Kind, Result, SessionId};
+use spaceport_types::{Error, Kind, Result};
 use spaceport_wire::attach::{self, Attach, Video};
 use spaceport_wire::close::CloseCode;
 use spaceport_wire::stream::Reader;
@@ -16,7 +16,7 @@ use web_transport_quinn::{Request, Session};
 use super::connection::{Connection, close};
 use super::frames::CONTROL_PRIORITY;
 use super::link::Links;
-use crate::viewer::Media;
+use crate::door::{Media, Pass, machine};
 
 /// Takes a client in, or sends it away. One that is no viewer goes to `links`.
 pub(super) async fn open(
@@ -24,7 +24,7 @@ pub(super) async fn open(
     media: &Media,
     links: Option<&Links>,
     patience: Duration,
-) -> Option<(SessionId, Connection)> {
+) -> Option<(Pass, Connection)> {
     let deadline = Instant::now() + patience;
     let connecting = incoming.accept().ok()?;
     let connection = match timeout_at(deadline, connecting).await {
@@ -42,14 +42,14 @@ pub(super) async fn open(
         return None;
     }
     let opened = timeout_at(deadline, async {
-        let (name, session, default) = session(&connection).await.ok()??;
-        Some((name, default, attach(&session, media).await, session))
+        let Coming { name, session, video, machine } = session(&connection).await.ok()??;
+        Some((name, video, attach(&session, machine, media).await, session))
     });
     match opened.await {
         Ok(Some((name, default, Ok(attached), session))) => {
-            let Attached { id, streams, reader, video } = attached;
+            let Attached { pass, streams, reader, video } = attached;
             let video = video.unwrap_or(default);
-            Some((id, Connection::new(name, session, streams, reader, video)))
+            Some((pass, Connection::new(name, session, streams, reader, video)))
         }
         Ok(Some((_, _, Err(error), session))) => {
             tracing::debug!(%error, "not attached");
@@ -66,21 +66,33 @@ pub(super) async fn open(
     }
 }
 
-/// What the connection turns out to be, and how it carries video unless the client says otherwise.
+/// What a connection turns out to be.
+struct Coming {
+    name: &'static str,
+    session: Session,
+    /// How it carries video unless the client says otherwise.
+    video: Video,
+    /// The machine that the client has named already.
+    machine: Option<String>,
+}
+
 async fn session(
     connection: &quinn::Connection,
-) -> Result<Option<(&'static str, Session, Video)>, web_transport_quinn::ServerError> {
+) -> Result<Option<Coming>, web_transport_quinn::ServerError> {
     if alpn(connection).as_deref() == Some(super::ALPN.as_bytes()) {
         let session = Session::raw(connection.clone());
-        return Ok(Some(("quic", session, Video::Datagrams)));
+        return Ok(Some(Coming { name: "quic", session, video: Video::Datagrams, machine: None }));
     }
     // The handshake agrees on one of two names, and it was not the other.
     let request = Request::accept(connection.clone()).await?;
-    if request.url.path() != super::PATH {
+    let (machine, path) = machine(request.url.path());
+    if path != super::PATH {
         request.reject(http::StatusCode::NOT_FOUND).await?;
         return Ok(None);
     }
-    Ok(Some(("webtransport", request.ok().await?, Video::Streams)))
+    let machine = machine.map(str::to_owned);
+    let session = request.ok().await?;
+    Ok(Some(Coming { name: "webtransport", session, video: Video::Streams, machine }))
 }
 
 fn alpn(connection: &quinn::Connection) -> Option<Vec<u8>> {
@@ -89,14 +101,14 @@ fn alpn(connection: &quinn::Connection) -> Option<Vec<u8>> {
 }
 
 struct Attached {
-    id: SessionId,
+    pass: Pass,
     streams: (web_transport_quinn::SendStream, web_transport_quinn::RecvStream),
     reader: Reader,
     video: Option<Video>,
 }
 
 /// Reads the ticket.
-async fn attach(session: &Session, media: &Media) -> Result<Attached> {
+async fn attach(session: &Session, machine: Option<String>, media: &Media) -> Result<Attached> {
     let gone = || Error::new(Kind::Cancelled, "the client left");
     let (send, mut receive) = session.accept_bi().await.map_err(|_| gone())?;
     send.set_priority(CONTROL_PRIORITY).map_err(|_| gone())?;
@@ -114,11 +126,12 @@ async fn attach(session: &Session, media: &Media) -> Result<Attached> {
             Err(_) => return Err(gone()),
         }
     };
-    let Attach { ticket, video } =
+    let Attach { ticket, video, machine: said } =
         Attach::parse(&text).map_err(|error| no_ticket().source(error))?;
-    let id = media.redeem(Some(ticket.expose()))?;
+    let machine = machine.or(said);
+    let pass = media.redeem(machine.as_deref(), Some(ticket.expose())).await?;
     let reader = reader.of_length(spaceport_wire::control::MAX_TEXT);
-    Ok(Attached { id, streams: (send, receive), reader, video })
+    Ok(Attached { pass, streams: (send, receive), reader, video })
 }
 
 fn no_ticket() -> Error {

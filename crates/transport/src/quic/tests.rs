@@ -48,7 +48,7 @@ impl Server {
     fn with(config: Config) -> Self {
         let launched = Arc::new(Launched::default());
         let sessions = Sessions::new(Limits::default(), Arc::<Launched>::clone(&launched));
-        let media = Media { sessions: sessions.clone(), clock: || Duration::ZERO };
+        let media = Media::of(sessions.clone(), || Duration::ZERO);
         let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let identity = Identity::generate(now).unwrap();
         let (endpoint, driver): (_, Driver) = bind(config, identity, media).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{OriginalUri, Request, State};
 use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
@@ -31,9 +31,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode as Code,
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
+use crate::door::{Media, machine};
 use crate::echo::Echo;
 use crate::problem::problem;
-use crate::viewer::{self, Carrier, End, Frame as Picture, Heard, Media};
+use crate::viewer::{self, Carrier, End, Frame as Picture, Heard};
 
 /// How long a viewer may stay silent, pongs included, before it counts as gone.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -44,21 +45,25 @@ const MAX_FRAME: usize = 8 << 20;
 /// The longest message a client may send: the longest control message, and room to say so.
 const MAX_INBOUND: usize = 128 << 10;
 
-/// Serves `/media`.
+/// Serves `/media`. A relay nests it at `/m/<id>`.
 pub fn router(media: Media) -> Router {
     Router::new().route("/media", get(upgrade)).with_state(media)
 }
 
 /// Judges the ticket, then hands the connection to [`viewer::serve`].
-async fn upgrade(State(media): State<Media>, mut request: Request) -> Response {
+async fn upgrade(
+    State(media): State<Media>,
+    OriginalUri(uri): OriginalUri,
+    mut request: Request,
+) -> Response {
     let offer = {
         let protocols = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL);
         ticket::Offer::parse(protocols.iter().filter_map(|value| value.to_str().ok()))
     };
     let in_query = request.uri().query().and_then(query_ticket);
     let secret = in_query.or_else(|| offer.ticket.as_ref().map(|ticket| ticket.expose().clone()));
-    let session = match media.redeem(secret.as_deref()) {
-        Ok(session) => session,
+    let pass = match media.redeem(machine(uri.path()).0, secret.as_deref()).await {
+        Ok(pass) => pass,
         Err(error) => return problem(&error),
     };
     let Some(key) = websocket_key(request.headers()) else {
@@ -81,7 +86,7 @@ async fn upgrade(State(media): State<Media>, mut request: Request) -> Response {
                 let io = TokioIo::new(io);
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
                 let carrier = Socket { socket, echo: Echo::default(), heard_at: Instant::now() };
-                viewer::serve(media, session, carrier).await;
+                viewer::serve(pass, carrier).await;
             }
             Err(error) => tracing::debug!(%error, "the client left before the upgrade"),
         }

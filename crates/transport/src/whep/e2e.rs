@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, ready};
 use spaceport_session::{Launch, Limits, Open, Policy, Published, Publisher, Sessions};
 use spaceport_testkit::link::{Profile, Proxy};
 use spaceport_types::{Bounds, Cause, Codec, Error, Kind, Result, SessionId, Suspension, Target};
@@ -42,22 +43,29 @@ impl Launch for Launcher {
 
 /// Lets `Bearer good` in.
 struct Doorman {
+    sessions: Sessions,
     session: SessionId,
     codecs: Vec<Codec>,
 }
 
 impl Gate for Doorman {
-    fn authorize(&self, call: &Call<'_>) -> Result<Grant> {
-        if call.headers.get("authorization").is_some_and(|value| value == "Bearer good") {
-            return Ok(Grant { session: self.session.clone(), codecs: self.codecs.clone() });
-        }
-        Err(Error::new(Kind::Unauthenticated, "no ticket"))
+    fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Grant>> {
+        let good = call.headers.get("authorization").is_some_and(|value| value == "Bearer good");
+        let grant = || Grant {
+            sessions: self.sessions.clone(),
+            session: self.session.clone(),
+            codecs: self.codecs.clone(),
+        };
+        let refused = || Error::new(Kind::Unauthenticated, "no ticket");
+        Box::pin(ready(good.then(grant).ok_or_else(refused)))
     }
 
-    fn ice_servers(&self, call: &Call<'_>) -> Vec<http::IceServer> {
-        let url = "stun:stun.example.org".to_owned();
-        let known = self.authorize(call).is_ok();
-        known.then_some(http::IceServer { url, login: None }).into_iter().collect()
+    fn ice_servers<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Vec<http::IceServer>> {
+        Box::pin(async move {
+            let url = "stun:stun.example.org".to_owned();
+            let known = self.authorize(call).await.is_ok();
+            known.then_some(http::IceServer { url, login: None }).into_iter().collect()
+        })
     }
 }
 
@@ -93,8 +101,12 @@ impl Server {
         let session = sessions.open(open, now()).unwrap().info.id;
         let (endpoint, driver) = bind(config).unwrap();
         let driver = std::thread::spawn(|| driver.run());
-        let gate = Doorman { session: session.clone(), codecs: codecs.to_vec() };
-        let state = State::new(endpoint.clone(), sessions.clone(), Arc::new(gate));
+        let gate = Doorman {
+            sessions: sessions.clone(),
+            session: session.clone(),
+            codecs: codecs.to_vec(),
+        };
+        let state = State::new(endpoint.clone(), Arc::new(gate));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Self {
             router: http::router(state),
@@ -105,6 +117,12 @@ impl Server {
             driver: Some(driver),
             runtime,
         }
+    }
+
+    /// The same below another path.
+    pub(super) fn nested(mut self, path: &str) -> Self {
+        self.router = Router::new().nest(path, std::mem::take(&mut self.router));
+        self
     }
 
     pub(super) fn send(&self, request: Request<Body>) -> Response<Body> {

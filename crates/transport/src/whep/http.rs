@@ -20,11 +20,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, FromRequestParts, Path, Request, State as Extract};
+use axum::extract::{ConnectInfo, FromRequestParts, OriginalUri, Path, Request, State as Extract};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::routing::{MethodFilter, on};
+use futures_util::future::BoxFuture;
+use serde::Deserialize;
 use spaceport_session::{Attach, Carrier, Cursor, Sessions};
 use spaceport_types::{Cause, Codec, Error, Issue, Kind, Redacted, Result, SessionId};
 
@@ -42,11 +44,11 @@ pub trait Gate: Send + Sync + 'static {
     ///
     /// What the viewer is told: `unauthenticated`, `stream` with cause `ticket_expired` or
     /// `session_closed`, and so on.
-    fn authorize(&self, call: &Call<'_>) -> Result<Grant>;
+    fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Grant>>;
 
     /// The STUN and TURN servers for a viewer. Those with credentials are only for who may watch.
-    fn ice_servers(&self, _call: &Call<'_>) -> Vec<IceServer> {
-        Vec::new()
+    fn ice_servers<'a>(&'a self, _call: Call<'a>) -> BoxFuture<'a, Vec<IceServer>> {
+        Box::pin(std::future::ready(Vec::new()))
     }
 }
 
@@ -83,6 +85,8 @@ impl IceServer {
 pub struct Call<'a> {
     /// The method: `POST`, or `OPTIONS` from who wants to know the servers first.
     pub method: &'a Method,
+    /// The path, before any part of it was taken for routing.
+    pub path: &'a str,
     /// The headers; a token is in `Authorization`.
     pub headers: &'a HeaderMap,
     /// The query, still encoded; a ticket may be there.
@@ -94,7 +98,9 @@ pub struct Call<'a> {
 /// What a [`Gate`] lets a viewer do.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// The session it may watch.
+    /// Where the session is that it may watch.
+    pub sessions: Sessions,
+    /// The session.
     pub session: SessionId,
     /// The codecs this machine can encode for it.
     pub codecs: Vec<Codec>,
@@ -104,14 +110,13 @@ pub struct Grant {
 #[derive(Clone)]
 pub struct State {
     endpoint: Endpoint,
-    sessions: Sessions,
     gate: Arc<dyn Gate>,
 }
 
 impl State {
-    /// Serves `sessions` over `endpoint` to whom `gate` lets in.
-    pub fn new(endpoint: Endpoint, sessions: Sessions, gate: Arc<dyn Gate>) -> Self {
-        Self { endpoint, sessions, gate }
+    /// Serves over `endpoint` whom `gate` lets in.
+    pub fn new(endpoint: Endpoint, gate: Arc<dyn Gate>) -> Self {
+        Self { endpoint, gate }
     }
 }
 
@@ -122,7 +127,7 @@ impl std::fmt::Debug for State {
 }
 
 /// `/whep` and `/whep/{resource}`. Serve it with connection info, so that viewers on the same
-/// machine are told apart from others.
+/// machine are told apart from others. A relay nests it at `/m/<id>`.
 pub fn router(state: State) -> Router {
     let endpoint = on(MethodFilter::POST, post)
         .on(MethodFilter::GET, probe)
@@ -143,12 +148,27 @@ pub fn router(state: State) -> Router {
         .with_state(state)
 }
 
-async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body> {
+impl<'a> Call<'a> {
+    fn new(parts: &'a Parts, uri: &'a Uri) -> Self {
+        let remote = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        Self {
+            method: &parts.method,
+            path: uri.path(),
+            headers: &parts.headers,
+            query: uri.query(),
+            remote,
+        }
+    }
+}
+
+async fn post(
+    Extract(state): Extract<State>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let remote = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    let call =
-        Call { method: &parts.method, headers: &parts.headers, query: parts.uri.query(), remote };
-    let grant = match state.gate.authorize(&call) {
+    let call = Call::new(&parts, &uri);
+    let grant = match state.gate.authorize(call).await {
         Ok(grant) => grant,
         Err(error) => return problem(&error),
     };
@@ -159,14 +179,13 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
         Ok(body) => body,
         Err(response) => return response,
     };
-    let cursor = match wanted_cursor(parts.uri.query()) {
+    let cursor = match wanted_cursor(call.query) {
         Ok(cursor) => cursor,
         Err(error) => return problem(&error),
     };
-    match watch(&state, &grant, &body, cursor, remote) {
+    match watch(&state, &grant, &body, cursor, call.remote) {
         Ok(accepted) => {
-            let location =
-                format!("{}/{}", parts.uri.path().trim_end_matches('/'), accepted.resource);
+            let location = format!("{}/{}", call.path.trim_end_matches('/'), accepted.resource);
             let mut response = Response::new(Body::from(accepted.answer));
             *response.status_mut() = StatusCode::CREATED;
             set(&mut response, header::CONTENT_TYPE, SDP);
@@ -174,7 +193,7 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
             set(&mut response, header::ETAG, &accepted.etag);
             set(&mut response, ACCEPT_PATCH, FRAGMENT);
             set(&mut response, header::CACHE_CONTROL, "no-store");
-            link(&mut response, &state, &call);
+            link(&mut response, &state, call).await;
             response
         }
         Err(error) => problem(&error),
@@ -182,8 +201,8 @@ async fn post(Extract(state): Extract<State>, request: Request) -> Response<Body
 }
 
 /// Tells of the servers that `call` may know.
-fn link(response: &mut Response<Body>, state: &State, call: &Call<'_>) {
-    for link in state.gate.ice_servers(call).iter().filter_map(IceServer::link) {
+async fn link(response: &mut Response<Body>, state: &State, call: Call<'_>) {
+    for link in state.gate.ice_servers(call).await.iter().filter_map(IceServer::link) {
         response.headers_mut().append(header::LINK, link);
     }
 }
@@ -202,7 +221,7 @@ fn watch(
     let mut unavailable = None;
     for choice in offer.choices().filter(|choice| grant.codecs.contains(&choice.codec())) {
         let attach = Attach { codec: choice.codec(), carrier: Carrier::Peer, cursor };
-        let subscriber = match state.sessions.attach(&grant.session, attach) {
+        let subscriber = match grant.sessions.attach(&grant.session, attach) {
             Ok(subscriber) => subscriber,
             // Another codec's encoder may work.
             Err(error) if error.cause() == Some(Cause::CodecUnavailable) => {
@@ -261,8 +280,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Response<Body>;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+        /// By name: there is another before it where the routes are nested.
+        #[derive(Deserialize)]
+        struct Named {
+            resource: String,
+        }
         match Path::from_request_parts(parts, state).await {
-            Ok(Path(name)) => Ok(Self(name)),
+            Ok(Path(Named { resource })) => Ok(Self(resource)),
             // It is no text, so it is no name that was ever given out.
             Err(_) => Err(problem(&Error::new(Kind::NotFound, UNKNOWN))),
         }
@@ -339,13 +363,14 @@ async fn probe(method: Method) -> Response<Body> {
     }
 }
 
-async fn endpoint_options(Extract(state): Extract<State>, request: Request) -> Response<Body> {
+async fn endpoint_options(
+    Extract(state): Extract<State>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response<Body> {
     let (parts, _) = request.into_parts();
-    let remote = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    let (headers, query) = (&parts.headers, parts.uri.query());
-    let call = Call { method: &parts.method, headers, query, remote };
     let mut response = accepting(empty(StatusCode::NO_CONTENT), ACCEPT_POST, SDP);
-    link(&mut response, &state, &call);
+    link(&mut response, &state, Call::new(&parts, &uri)).await;
     response
 }
 
@@ -669,6 +694,19 @@ mod tests {
         let put = server.send(plain(Request::post("/whep/0123")));
         assert_eq!(put.status(), 405);
         json(&server, put);
+    }
+
+    #[test]
+    fn below_another_path_a_resource_is_below_it_too() {
+        let server = Server::start(&[Codec::H264]).nested("/m/{machine}");
+        let mut request = offering(browser(&[CHROMIUM]));
+        *request.uri_mut() = "/m/box-7/whep".parse().unwrap();
+        let response = server.send(request);
+        assert_eq!(response.status(), 201);
+        let location = response.headers()["location"].to_str().unwrap().to_owned();
+        assert!(location.starts_with("/m/box-7/whep/"), "{location}");
+        assert_eq!(server.send(plain(Request::get(&location))).status(), 204);
+        assert_eq!(server.send(plain(Request::delete(&location))).status(), 200);
     }
 
     #[test]
