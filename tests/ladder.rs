@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
+use spaceport_testkit::link::{Profile, Proxy};
 use spaceport_tests::{Event, Gateway, Screen, Socket, Throttle, Via, measured};
-use spaceport_types::Size;
+use spaceport_transport::quic::{Client, Connection, Received, Remote, Video};
+use spaceport_types::{Redacted, Size};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-/// What a narrow path carries.
+/// What a narrow path carries, and what a wide one does.
 const NARROW: u64 = 1_000_000;
+const WIDE: u64 = 8_000_000;
 
 /// Noise on a display, thirty times a second.
 struct Noise {
@@ -116,6 +119,36 @@ impl Watcher {
         Self { seen, ask, stats }
     }
 
+    /// The same of a QUIC connection, of which no statistics are asked.
+    fn over_quic(mut connection: Connection, start: Instant) -> Self {
+        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let (ask, _) = mpsc::unbounded_channel();
+        let (_, stats) = mpsc::unbounded_channel();
+        let kept = Arc::clone(&seen);
+        tokio::spawn(async move {
+            loop {
+                match connection.recv().await {
+                    Received::Packet(header, payload) => {
+                        let at = Instant::now();
+                        let captured = Duration::from_micros(header.capture_timestamp_us);
+                        kept.lock().unwrap().push(Seen {
+                            at,
+                            delay: (at - start + Duration::from_secs(60)) - captured,
+                            sequence: header.sequence,
+                            keyframe: header.keyframe,
+                            codec_epoch: header.codec_epoch.into(),
+                            width: header.width_px.into(),
+                            bytes: payload.len(),
+                        });
+                    }
+                    Received::Control(_) => {}
+                    Received::Closed(error) => panic!("{error}"),
+                }
+            }
+        });
+        Self { seen, ask, stats }
+    }
+
     async fn attach(to: std::net::SocketAddr, path: &str, start: Instant) -> Self {
         Self::over(Socket::open(to, path, Via::Query, None).await.unwrap(), start)
     }
@@ -159,6 +192,24 @@ impl World {
 
     async fn throttled(&self) -> Watcher {
         Watcher::attach(self.throttle.address(), &self.path, self.start).await
+    }
+
+    /// Over QUIC, behind a link.
+    async fn over_quic(&self, up: Profile, down: Profile) -> (Proxy, Watcher) {
+        /// The same losses each time.
+        const SEED: u64 = 1;
+        let opened = self.gateway.open("");
+        let quic = opened.quic.as_ref().unwrap();
+        let server = (self.gateway.http().ip(), u16::try_from(quic.port).unwrap()).into();
+        let proxy = Proxy::start(server, up, down, SEED).unwrap();
+        let remote = Remote {
+            address: proxy.address(),
+            certificates: vec![quic.certificate_sha256.clone()],
+        };
+        let client = Client::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let ticket = Redacted::new(opened.ticket.clone());
+        let connection = client.connect(&remote, &ticket, Video::Streams).await.unwrap();
+        (proxy, Watcher::over_quic(connection, self.start))
     }
 
     fn metric(&self, name: &str) -> u64 {
@@ -283,10 +334,12 @@ async fn a_slow_viewer_that_is_alone_needs_no_second_encode() {
     }
 }
 
-/// The measurement behind the numbers in docs/adr/0007: a minute of 1 Mbit/s, before and after it
-/// 8 Mbit/s and a second of each looked at.
+/// How long the path is narrow where that is measured.
+const NARROW_FOR: Duration = Duration::from_secs(20);
+
+/// The measurement behind the numbers in docs/adr/0007: 8 Mbit/s, then 1 for [`NARROW_FOR`], then 8 again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "three minutes; run it alone on a quiet machine"]
+#[ignore = "two minutes; run it alone on a quiet machine"]
 async fn eight_one_eight() {
     for others in [0, 1] {
         let world = World::new().await;
@@ -294,48 +347,10 @@ async fn eight_one_eight() {
         for _ in 0..others {
             healthy.push(world.direct().await);
         }
-        world.throttle.limit(Some(8_000_000));
+        world.throttle.limit(Some(WIDE));
         let slow = world.throttled().await;
-        sleep(Duration::from_secs(10)).await;
-        let usual = slow.since(world.start + Duration::from_secs(2));
-        let narrowed = Instant::now();
-        world.throttle.limit(Some(NARROW));
-        sleep(Duration::from_secs(60)).await;
-        let lifted = Instant::now();
-        world.throttle.limit(Some(8_000_000));
-        sleep(Duration::from_secs(20)).await;
-
-        let (all, wide) = (slow.since(narrowed), slow.since(lifted));
-        let narrow: Vec<Seen> = all.iter().filter(|packet| packet.at < lifted).cloned().collect();
-        let delays = added(&narrow, &usual);
-        let drained = narrow.iter().find(|packet| {
-            packet.at > narrowed + Duration::from_millis(300)
-                && added(std::slice::from_ref(packet), &usual)[0] < 300
-        });
-        let rate = |from: Instant, packets: &[Seen]| {
-            let end = from + Duration::from_secs(1);
-            let within = |packet: &&Seen| packet.at >= from && packet.at < end;
-            let packets: Vec<Seen> = packets.iter().filter(within).cloned().collect();
-            kbps(&packets, Duration::from_secs(1))
-        };
-        let before = kbps(&usual, narrowed - world.start - Duration::from_secs(2));
-        let restored = (0..190)
-            .map(|tenth| Duration::from_millis(100) * tenth)
-            .find(|&after| rate(lifted + after, &wide) * 10 >= before * 8);
-        let moves =
-            ["down", "up"].map(|way| world.metric(&format!("spaceport_rung_moves_{way}_total")));
-        let keyframes = all.iter().filter(|packet| packet.keyframe).count();
-        measured(format_args!(
-            "{others} others: before {before} kbit/s; at 1 Mbit/s {} pictures, {} kbit/s, late by {} ms \
-             (p50), {} ms (p95), {} ms (most), drained after {:?}; 80 % of before after {restored:?}; \
-             {moves:?} moves, {keyframes} keyframes",
-            narrow.len(),
-            kbps(&narrow, Duration::from_secs(60)),
-            percentile(&delays, 50),
-            percentile(&delays, 95),
-            percentile(&delays, 100),
-            drained.map(|packet| packet.at - narrowed),
-        ));
+        let limit = |bits| world.throttle.limit(Some(bits));
+        narrows(&format!("websocket, {others} others"), &world, &slow, limit).await;
         for healthy in &mut healthy {
             let stats = healthy.stats().await;
             measured(format_args!(
@@ -344,4 +359,80 @@ async fn eight_one_eight() {
             ));
         }
     }
+}
+
+/// The same over QUIC, behind a link that delays each packet by 20 ms and queues 200 ms of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "one minute; run it alone on a quiet machine"]
+async fn eight_one_eight_over_quic() {
+    let world = World::new().await;
+    let path = Profile { delay: Duration::from_millis(20), ..Profile::CLEAR };
+    let (proxy, slow) = world.over_quic(path, path.capped(WIDE)).await;
+    narrows("quic", &world, &slow, |bits| proxy.change(path, path.capped(bits))).await;
+}
+
+/// Pictures of a desktop over QUIC where one packet in twenty is lost each way, 40 ms there and back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "half a minute; run it alone on a quiet machine"]
+async fn five_percent_lost_over_quic() {
+    let world = World::new().await;
+    let (_proxy, lossy) = world.over_quic(Profile::LOSSY5, Profile::LOSSY5).await;
+    sleep(Duration::from_secs(3)).await;
+    let began = Instant::now();
+    sleep(Duration::from_secs(20)).await;
+    let seen = lossy.since(began);
+    let late: Vec<u64> = added(&seen, &seen).into_iter().filter(|late| *late > 20).collect();
+    measured(format_args!(
+        "{} pictures in 20 s, {} kbit/s; {} were more than 20 ms late: {} ms (p50), {} ms (p95)",
+        seen.len(),
+        kbps(&seen, Duration::from_secs(20)),
+        late.len(),
+        late.get(late.len() / 2).copied().unwrap_or_default(),
+        late.get(late.len() * 95 / 100).copied().unwrap_or_default(),
+    ));
+}
+
+/// Plays ten seconds at [`WIDE`], then what is measured.
+async fn narrows(name: &str, world: &World, slow: &Watcher, limit: impl Fn(u64)) {
+    sleep(Duration::from_secs(10)).await;
+    let usual = slow.since(world.start + Duration::from_secs(2));
+    let narrowed = Instant::now();
+    limit(NARROW);
+    sleep(NARROW_FOR).await;
+    let lifted = Instant::now();
+    limit(WIDE);
+    sleep(Duration::from_secs(20)).await;
+
+    let (all, wide) = (slow.since(narrowed), slow.since(lifted));
+    let narrow: Vec<Seen> = all.iter().filter(|packet| packet.at < lifted).cloned().collect();
+    let delays = added(&narrow, &usual);
+    let drained = narrow.iter().find(|packet| {
+        packet.at > narrowed + Duration::from_millis(300)
+            && added(std::slice::from_ref(packet), &usual)[0] < 300
+    });
+    let gap = narrow.windows(2).map(|pair| pair[1].at - pair[0].at).max();
+    let rate = |from: Instant, packets: &[Seen]| {
+        let end = from + Duration::from_secs(1);
+        let within = |packet: &&Seen| packet.at >= from && packet.at < end;
+        let packets: Vec<Seen> = packets.iter().filter(within).cloned().collect();
+        kbps(&packets, Duration::from_secs(1))
+    };
+    let before = kbps(&usual, narrowed - world.start - Duration::from_secs(2));
+    let restored = (0..190)
+        .map(|tenth| Duration::from_millis(100) * tenth)
+        .find(|&after| rate(lifted + after, &wide) * 10 >= before * 8);
+    let moves =
+        ["down", "up"].map(|way| world.metric(&format!("spaceport_rung_moves_{way}_total")));
+    let keyframes = all.iter().filter(|packet| packet.keyframe).count();
+    measured(format_args!(
+        "{name}: before {before} kbit/s; at 1 Mbit/s {} pictures, {} kbit/s, late by {} ms (p50), {} ms \
+         (p95), {} ms (most), longest gap {gap:?}, drained after {:?}; 80 % of before after \
+         {restored:?}; {moves:?} moves, {keyframes} keyframes",
+        narrow.len(),
+        kbps(&narrow, NARROW_FOR),
+        percentile(&delays, 50),
+        percentile(&delays, 95),
+        percentile(&delays, 100),
+        drained.map(|packet| packet.at - narrowed),
+    ));
 }

@@ -116,6 +116,8 @@ struct Viewer {
     queued_bytes: usize,
     /// Gets nothing before the next keyframe: it just came, or it was cut.
     awaits_keyframe: bool,
+    /// Its path takes no frame for now.
+    held: bool,
     /// Why it would want one.
     reason: Option<Reason>,
     notice: Option<Event>,
@@ -278,6 +280,13 @@ impl Fanout {
         }
     }
 
+    /// Says whether a viewer's path takes frames now.
+    pub(crate) fn take(&mut self, id: ViewerId, takes: bool) {
+        if let Some(viewer) = self.viewers.get_mut(&id) {
+            viewer.held = !takes;
+        }
+    }
+
     /// Whether a viewer wants to be told of the pointer.
     pub(crate) fn cursor_wanted(&self) -> bool {
         self.viewers.values().any(|viewer| viewer.pointer.is_some())
@@ -309,7 +318,7 @@ impl Fanout {
 
 impl Viewer {
     fn ready(&self) -> bool {
-        self.queue.len() < READY_BELOW
+        !self.held && self.queue.len() < READY_BELOW
     }
 
     fn offer(&mut self, packet: &Packet, now: Instant, handed: &mut Handed) {

@@ -1047,7 +1047,7 @@ mod tests {
     /// Says for long enough that what is sent waits, over a path that carries `kbps`.
     fn congest(viewer: &Subscriber, kbps: u32, now: Instant) -> Instant {
         let capacity = Some(Bitrate::from_kbps(kbps));
-        let path = Path { capacity, queued: Duration::from_millis(300) };
+        let path = Path { capacity, queued: Duration::from_millis(300), ..Path::default() };
         for step in [0, 150, 300] {
             viewer.path(path, now + Duration::from_millis(step));
         }
@@ -1055,7 +1055,7 @@ mod tests {
     }
 
     fn recover(viewer: &Subscriber, now: Instant) -> Instant {
-        let path = Path { capacity: Some(Bitrate::from_kbps(50_000)), queued: Duration::ZERO };
+        let path = Path { capacity: Some(Bitrate::from_kbps(50_000)), ..Path::default() };
         let later = now + Duration::from_secs(3);
         viewer.path(path, later);
         later

@@ -163,6 +163,14 @@ impl Stream {
         state.wake_producer();
     }
 
+    fn take(&self, id: ViewerId, takes: bool) {
+        let mut state = lock(&self.state);
+        state.fanout.take(id, takes);
+        if takes {
+            state.wake_producer();
+        }
+    }
+
     /// Lets a viewer go, and returns what it got here.
     fn detach(&self, id: ViewerId) -> ViewerStats {
         let mut state = lock(&self.state);
@@ -453,6 +461,8 @@ struct Bound {
     moves: u32,
     /// Whether it wants to be told of the pointer.
     wants_cursor: bool,
+    /// Whether its path takes frames now.
+    takes: bool,
     /// What it got from streams that it has left.
     before: ViewerStats,
     ended: Option<Arc<Error>>,
@@ -484,6 +494,7 @@ impl Binding {
         bound.leave(self.id);
         stream.attach(self.id, Join::Moved { after: bound.last });
         stream.want_cursor(self.id, bound.wants_cursor);
+        stream.take(self.id, bound.takes);
         bound.stream = stream;
         bound.moves += 1;
         bound.wake();
@@ -543,6 +554,7 @@ impl Subscriber {
             last: 0,
             moves: 0,
             wants_cursor: false,
+            takes: true,
             before: ViewerStats::default(),
             ended: None,
             left: false,
@@ -645,6 +657,16 @@ impl Subscriber {
         let mut bound = lock(&self.binding.bound);
         bound.wants_cursor = wanted;
         bound.stream.want_cursor(self.id, wanted);
+    }
+
+    /// Says whether the path takes frames now, as it does at first. While it takes none, none is made for
+    /// this viewer: what is made then is of the past when it can be sent.
+    pub fn take(&self, takes: bool) {
+        let mut bound = lock(&self.binding.bound);
+        if bound.takes != takes {
+            bound.takes = takes;
+            bound.stream.take(self.id, takes);
+        }
     }
 
     /// What this viewer got and did not get, from all streams it has watched.

@@ -70,10 +70,30 @@ pub(crate) enum Heard {
     Text(String),
     /// Nothing to answer.
     Nothing,
-    /// What was sent has waited so long on its way.
-    Waited(Duration),
+    /// A frame has arrived, so much later than one that finds the path free.
+    Arrived(Arrived),
     /// A frame will not arrive, and those after it can not be decoded.
     Lost,
+}
+
+/// A frame that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) bytes: usize,
+    /// How much longer it took than the quickest.
+    pub(crate) waited: Duration,
+}
+
+impl Arrived {
+    /// What this tells of the path.
+    fn path(self) -> Path {
+        /// What takes less is no measure of a rate: the machine may have been busy.
+        const MEASURE: Duration = Duration::from_millis(50);
+        let Self { bytes, waited } = self;
+        let rate = || Bitrate::from_bps((bytes as f64 * 8.0 / waited.as_secs_f64()) as u64);
+        let through = (waited >= MEASURE).then(rate);
+        Path { capacity: None, queued: waited, through }
+    }
 }
 
 /// Why a viewer's task ends.
@@ -182,15 +202,15 @@ impl Viewer {
         keep_alives.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let room = carrier.room(self.interval);
+            self.subscriber.take(room.is_some());
             // Without an end in sight there is nothing to look at later.
             let passes = room.filter(|room| *room < KEEP_ALIVE);
             let step = tokio::select! {
                 heard = carrier.hear() => match heard {
                     Ok(Heard::Text(text)) => self.hear(carrier, &text).await,
                     Ok(Heard::Nothing) => Ok(()),
-                    Ok(Heard::Waited(queued)) => {
-                        let path = Path { capacity: None, queued };
-                        self.subscriber.path(path, Instant::now().into_std());
+                    Ok(Heard::Arrived(arrived)) => {
+                        self.subscriber.path(arrived.path(), Instant::now().into_std());
                         Ok(())
                     }
                     Ok(Heard::Lost) => {

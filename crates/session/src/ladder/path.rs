@@ -21,6 +21,8 @@ pub struct Path {
     /// How long what is handed over now waits before it is through, in queues that the carrier knows of:
     /// a pacer, the buffers of a connection, those on the way.
     pub queued: Duration,
+    /// What went through while something waited there: no estimate, and only worth something then.
+    pub through: Option<Bitrate>,
 }
 
 /// A packet that waited longer was held up. Half of what a person notices, and more than a busy
@@ -105,6 +107,8 @@ pub(super) struct Track {
     last_sent: Option<Instant>,
     /// What the carrier said last that waits below, and when.
     below: Option<(Duration, Instant)>,
+    /// What it said last that went through.
+    through: Option<f64>,
     strained_at: Option<Instant>,
     settled_at: Option<Instant>,
     raise: Raise,
@@ -174,6 +178,7 @@ impl Track {
             self.limit = (limit < ceiling.bps() as f64).then_some(limit.max(FLOOR.bps() as f64));
         }
         self.below = Some((path.queued, now));
+        self.through = path.through.map(|rate| rate.bps() as f64);
         if self.last_sent.is_some_and(|at| now < at + TOLD) {
             return false; // what is sent knows the rest of the wait
         }
@@ -243,6 +248,8 @@ impl Track {
             let time = now.saturating_duration_since(since);
             (time >= MEASURE).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
         });
+        // Where the carrier holds frames back, what is sent here says nothing; it knows itself.
+        let went_through = self.through.or(went_through);
         if !self.estimated {
             let less = self.limit.unwrap_or(current.bps() as f64) * BACK_OFF;
             let limit =

@@ -76,7 +76,7 @@ impl Carrier for Connection {
                 },
                 sent = self.frames.sent() => return Ok(match sent {
                     Sent::On => Heard::Nothing,
-                    Sent::Arrived(waited) => Heard::Waited(waited),
+                    Sent::Arrived(arrived) => Heard::Arrived(arrived),
                     Sent::Lost => Heard::Lost,
                 }),
             }

@@ -19,7 +19,7 @@ use spaceport_wire::datagram::{Header, pieces};
 use tokio::time::Instant;
 use web_transport_quinn::{SendStream, Session};
 
-use crate::viewer::{End, Frame};
+use crate::viewer::{Arrived, End, Frame};
 
 /// What a client may take to acknowledge what it has, by RFC 9000 §18.2 (`max_ack_delay`).
 const ACK_DELAY: Duration = Duration::from_millis(25);
@@ -45,8 +45,8 @@ pub(super) struct Frames {
     next_id: u64,
     /// The keyframe since the start, and the frame since that.
     place: (i32, i32),
-    /// The frames that have not arrived, and since when they have been on their way.
-    begun: BTreeMap<u64, Instant>,
+    /// The frames that have not arrived: since when they have been on their way, and their bytes.
+    begun: BTreeMap<u64, (Instant, usize)>,
     /// The one that QUIC has not taken all of yet. Only one at a time: of several QUIC would take from any
     /// what the client has room for, and the newest might use up what the oldest waits for.
     writing: Option<(u64, BoxFuture<'static, Option<Written>>)>,
@@ -87,8 +87,8 @@ enum Written {
 pub(super) enum Sent {
     /// It is a step further.
     On,
-    /// It has arrived, after it waited so long on its way.
-    Arrived(Duration),
+    /// It has arrived.
+    Arrived(Arrived),
     /// It will not arrive, because the client did not want it or the path lets none so long through.
     Lost,
 }
@@ -122,6 +122,7 @@ impl Frames {
         let id = self.next_id;
         self.next_id += 1;
         let session = self.session.clone();
+        let bytes = frame.packet.header.len() + frame.packet.payload.len();
         let writing: BoxFuture<'static, Option<Written>> = match self.video {
             Video::Streams => {
                 let priority = self.priority(frame.keyframe);
@@ -131,7 +132,7 @@ impl Frames {
             }
             Video::Datagrams => Box::pin(in_datagrams(session, id, frame)),
         };
-        self.begun.insert(id, Instant::now());
+        self.begun.insert(id, (Instant::now(), bytes));
         self.writing = Some((id, writing));
         // A path with room takes it at once.
         let lost = poll!(pin!(self.sent())) == Poll::Ready(Sent::Lost);
@@ -156,7 +157,9 @@ impl Frames {
         if self.writing.is_some() || self.begun.len() >= MAX_BEGUN {
             return None;
         }
-        let Some((_, oldest)) = self.begun.first_key_value() else { return Some(Duration::MAX) };
+        let Some((_, (oldest, _))) = self.begun.first_key_value() else {
+            return Some(Duration::MAX);
+        };
         let allowed =
             self.way.time(self.session.rtt(), Instant::now()) + ACK_DELAY + interval * 3 / 2;
         let left = (*oldest + allowed).saturating_duration_since(Instant::now());
@@ -184,12 +187,12 @@ impl Frames {
                 Sent::On
             }
             Some((id, sent)) = arriving.next() => {
-                let Some(began) = begun.remove(&id) else { return sent };
+                let Some((began, bytes)) = begun.remove(&id) else { return sent };
                 let now = Instant::now();
                 way.learn(session.rtt(), now);
                 let usual = way.time(session.rtt(), now) + ACK_DELAY;
                 let waited = now.saturating_duration_since(began).saturating_sub(usual);
-                if sent == Sent::On { Sent::Arrived(waited) } else { sent }
+                if sent == Sent::On { Sent::Arrived(Arrived { bytes, waited }) } else { sent }
             }
         }
     }

@@ -146,8 +146,10 @@ impl Carrier for Socket {
 
     async fn show(&mut self, picture: Picture) -> Result<(), End> {
         let began = Instant::now().into_std();
-        self.write(picture.packet.into_message()).await?;
-        let ping = self.echo.sent(began);
+        let message = picture.packet.into_message();
+        let bytes = message.len();
+        self.write(message).await?;
+        let ping = self.echo.sent(bytes, began);
         self.push(Message::Ping(ping)).await
     }
 
@@ -160,8 +162,8 @@ impl Carrier for Socket {
             Message::Binary(_) => Err(End::Close(CloseCode::Malformed)),
             Message::Close(_) => Err(End::Gone),
             Message::Pong(payload) => {
-                self.echo.pong(&payload, Instant::now().into_std());
-                Ok(Heard::Nothing)
+                let arrived = self.echo.pong(&payload, Instant::now().into_std());
+                Ok(arrived.map_or(Heard::Nothing, Heard::Arrived))
             }
             Message::Ping(_) | Message::Frame(_) => Ok(Heard::Nothing),
         }

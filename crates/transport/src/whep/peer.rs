@@ -781,7 +781,8 @@ impl Peer {
     fn tell_path(&mut self, now: Instant) {
         let queue = self.queued(now);
         if let Some(told) = self.path.as_mut().and_then(|path| path.report(queue, now)) {
-            let told = session::Path { capacity: Some(told.capacity), queued: told.queued };
+            let capacity = Some(told.capacity);
+            let told = session::Path { capacity, queued: told.queued, through: None };
             self.subscriber.path(told, now);
         }
     }
