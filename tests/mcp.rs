@@ -253,6 +253,113 @@ fn an_agent_moves_an_app_once_a_person_has_agreed() {
     assert_ne!(moved["transferred_paths"], json!([]), "{moved}");
 }
 
+/// A user with an app that is signed in, and one Space; their agent.
+fn signed_in(agent: &mut Agent, gateway: &Gateway) -> Value {
+    let home = agent.home().join(".claude");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join(".credentials.json"), r#"{"claudeAiOauth":{"accessToken":"s3cret"}}"#)
+        .unwrap();
+    fs::write(agent.home().join(".claude.json"), "{}").unwrap();
+    let url = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    let manifest = agent.get("teleport_manifest", json!({ "app": "claude-code" }));
+    let items = manifest["items"].as_array().unwrap();
+    let secret = items.iter().find(|item| item["is_sensitive"] == true).unwrap();
+    json!({
+        "space": "box", "app": "claude-code", "include": [secret["relative_path"]],
+        "acknowledge_sensitive": true,
+    })
+}
+
+fn accepts(typed: &str) -> Value {
+    json!({ "action": "accept", "content": { "answer": typed } })
+}
+
+#[test]
+fn a_person_is_asked_where_their_agent_runs() {
+    for lifecycle in ["initialize+person", "discover+person"] {
+        let gateway = Gateway::with_test_pattern();
+        let mut agent = Agent::new(lifecycle);
+        let push = signed_in(&mut agent, &gateway);
+        let there = gateway.home().join(".claude/.credentials.json");
+
+        // Who closes the form has not answered; it can still be answered in a terminal.
+        let closed = json!({ "action": "cancel" });
+        let (open, asked) = agent.call_with("teleport_app", push.clone(), closed);
+        let open: Value =
+            serde_json::from_str(open["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(open["consent_required"], true, "{open}");
+        let question = &asked[0];
+        let message = question["message"].as_str().unwrap();
+        for said in [
+            "Claude Code",
+            &format!("http://{}", gateway.http()),
+            "can sign someone in",
+            " bytes",
+            "key ",
+        ] {
+            assert!(message.contains(said), "no `{said}` in {message}");
+        }
+        assert!(!message.contains("s3cret") && !message.contains(TOKEN), "{message}");
+        let schema = &question["requestedSchema"];
+        assert_eq!(schema["required"], json!(["answer"]), "{question}");
+        assert!(schema["properties"]["answer"].get("default").is_none(), "{question}");
+        // A form that is sent as it came is no answer, either.
+        let empty = json!({ "action": "accept", "content": {} });
+        let (open, asked) = agent.call_with("teleport_app", push.clone(), empty);
+        assert!(
+            open["content"][0]["text"].as_str().unwrap().contains("consent_required"),
+            "{open}"
+        );
+        assert_eq!(asked.as_array().unwrap().len(), 1);
+        assert!(!there.exists());
+
+        let (moved, asked) = agent.call_with("teleport_app", push.clone(), accepts("yes"));
+        let moved: Value =
+            serde_json::from_str(moved["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            (&moved["moved"], asked.as_array().unwrap().len()),
+            (&json!(true), 1),
+            "{moved}"
+        );
+        assert!(there.exists());
+        // A yes is good once.
+        let (denied, asked) = agent.call_with("teleport_app", push.clone(), accepts("no"));
+        assert_eq!(asked.as_array().unwrap().len(), 1);
+        assert_eq!(denied["structuredContent"]["error"]["cause"], "declined", "{denied}");
+        // A no stands, and nobody is asked again.
+        let (denied, asked) = agent.call_with("teleport_app", push, accepts("yes"));
+        assert_eq!(
+            (&denied["structuredContent"]["error"]["cause"], &asked),
+            (&json!("declined"), &json!([]))
+        );
+
+        let ledger = fs::read_dir(agent.home().join(".local/state/spaceport/teleport")).unwrap();
+        let ledger = ledger
+            .filter_map(Result::ok)
+            .find(|it| it.file_name().to_string_lossy().starts_with("ledger"));
+        let lines = fs::read_to_string(ledger.unwrap().path()).unwrap();
+        assert!(lines.contains("\"by\":\"host mcp "), "{lines}");
+    }
+}
+
+#[test]
+fn a_button_that_says_no_is_one() {
+    for lifecycle in ["initialize+person", "discover+person"] {
+        let gateway = Gateway::with_test_pattern();
+        let mut agent = Agent::new(lifecycle);
+        let push = signed_in(&mut agent, &gateway);
+        let no = json!({ "action": "decline" });
+        let (denied, _) = agent.call_with("teleport_app", push, no);
+        let error = &denied["structuredContent"]["error"];
+        assert_eq!(
+            (&error["kind"], &error["cause"]),
+            (&json!("teleport_refused"), &json!("declined"))
+        );
+        assert!(!gateway.home().join(".claude").exists());
+    }
+}
+
 /// Runs a command of spaceport in a terminal, where an agent could be, too, and answers `yes` when it
 /// asks. Its exit code, and what it said.
 fn says_yes(home: &Path, arguments: &str) -> (i32, String) {

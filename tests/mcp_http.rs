@@ -162,10 +162,10 @@ struct Beside {
 }
 
 impl Beside {
-    fn start() -> Self {
+    fn start(more: &[&str]) -> Self {
         let folder = Folder::new("beside");
         let mut command = Command::new(binary());
-        command.args(["mcp", "--http", "127.0.0.1:0", "--json"]);
+        command.args(["mcp", "--http", "127.0.0.1:0", "--json"]).args(more);
         command.env("HOME", folder.path()).env("SPACEPORT_CONFIG_DIR", folder.path());
         command.env_remove("XDG_STATE_HOME").env_remove("SPACEPORT_STATE_DIR");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -173,6 +173,12 @@ impl Beside {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { child, started: serde_json::from_str(&line).unwrap(), folder }
+    }
+
+    fn agent(&self, lifecycle: &str) -> Agent {
+        let file = self.started["token_file"].as_str().unwrap();
+        let token = std::fs::read_to_string(file).unwrap();
+        Agent::over_http(lifecycle, self.started["url"].as_str().unwrap(), token.trim())
     }
 }
 
@@ -186,10 +192,8 @@ impl Drop for Beside {
 #[test]
 fn an_agent_that_starts_no_program_has_every_tool_over_http() {
     let gateway = Gateway::with_test_pattern();
-    let beside = Beside::start();
-    let url = beside.started["url"].as_str().unwrap();
-    let token = std::fs::read_to_string(beside.started["token_file"].as_str().unwrap()).unwrap();
-    let mut agent = Agent::over_http("initialize", url, token.trim());
+    let beside = Beside::start(&[]);
+    let mut agent = beside.agent("initialize");
     let mut stdio = Agent::new("initialize");
     assert_eq!(
         agent.ask(&json!({ "do": "list" }))["tools"],
@@ -205,4 +209,31 @@ fn an_agent_that_starts_no_program_has_every_tool_over_http() {
     assert_eq!(sent["files"][0]["size"], 5);
     assert_eq!(progress.last(), Some(&(5.0, 5.0)));
     assert!(gateway.home().join("Downloads/report.txt").exists());
+}
+
+#[test]
+fn a_token_is_no_person_unless_whoever_started_the_server_vouches_for_its_clients() {
+    for (more, lifecycle, consent) in [
+        (&[][..], "initialize+person", "terminal"),
+        (&["--consent", "client"], "initialize+person", "client"),
+        (&["--consent", "client"], "discover+person", "client"),
+    ] {
+        let gateway = Gateway::with_test_pattern();
+        let beside = Beside::start(more);
+        let folder = beside.folder.path().join(".claude");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("settings.json"), r#"{"model":"x"}"#).unwrap();
+        let mut agent = beside.agent(lifecycle);
+        let url = gateway.http().to_string();
+        agent.call("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+        let push = json!({ "space": "box", "app": "claude-code" });
+        let yes = json!({ "action": "accept", "content": { "answer": "yes" } });
+        let (result, asked) = agent.call_with("teleport_app", push, yes);
+        let text = result["content"][0]["text"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        let by_client = consent == "client";
+        assert_eq!(asked.as_array().unwrap().len(), usize::from(by_client), "{asked}");
+        assert_eq!(value["moved"] == true, by_client, "{value}");
+        assert_eq!(value["consent_required"] == true, !by_client, "{value}");
+    }
 }

@@ -16,7 +16,8 @@ pub struct Agent {
 
 impl Agent {
     /// One that starts `spaceport mcp` and speaks on its stdin. `lifecycle` is `initialize`, or
-    /// `discover` for the protocol that needs no handshake.
+    /// `discover` for the protocol that needs no handshake; with `+person`, its program can ask its
+    /// user.
     pub fn new(lifecycle: &str) -> Self {
         Self::start(lifecycle, &[])
     }
@@ -57,6 +58,16 @@ impl Agent {
     /// Has it call a tool; the result as it came.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         self.ask(&json!({ "do": "call", "tool": tool, "arguments": arguments }))
+    }
+
+    /// Has it call a tool while its user is there, who does `person` when asked: the result, and what
+    /// they were asked.
+    pub fn call_with(&mut self, tool: &str, arguments: Value, person: Value) -> (Value, Value) {
+        let what =
+            json!({ "do": "call", "tool": tool, "arguments": arguments, "person": [person] });
+        let mut result = self.ask(&what);
+        let asked = result["asked"].take();
+        (result, asked)
     }
 
     /// Has it call a tool, and take that back once something has moved.

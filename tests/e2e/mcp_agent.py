@@ -10,8 +10,14 @@ from mcp.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp_types import ElicitResult
 
+# With `+person`, it runs in a program whose user can be asked.
 BINARY, FOLDER, LIFECYCLE, *ENDPOINT = sys.argv[1:]
+LIFECYCLE, _, PERSON = LIFECYCLE.partition("+")
+
+# What the user was asked in a call, and what they do when they are.
+ASKED, ANSWERS = [], []
 
 
 def say(value):
@@ -22,15 +28,23 @@ def plain(model):
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+async def ask_person(context, params):
+    ASKED.append(plain(params))
+    return ElicitResult(**ANSWERS.pop(0))
+
+
 async def call(session, request):
     told = []
+    ASKED.clear()
+    ANSWERS[:] = request.get("person", [])
 
     async def progress(moved, total, message):
         told.append([moved, total])
 
     callback = progress if request.get("progress") else None
     result = await session.call_tool(request["tool"], request.get("arguments"), progress_callback=callback)
-    return plain(result) | ({"progress": told} if callback else {})
+    more = {"progress": told} if callback else {}
+    return plain(result) | more | ({"asked": ASKED} if PERSON else {})
 
 
 async def take_back(session, request):
@@ -80,12 +94,13 @@ def server():
 
 
 async def main():
+    person = ask_person if PERSON else None
     if LIFECYCLE == "initialize":
-        async with server() as (read, write), ClientSession(read, write) as session:
+        async with server() as (read, write), ClientSession(read, write, elicitation_callback=person) as session:
             say(plain(await session.initialize()))
             await serve(session)
     else:
-        async with Client(server()) as client:
+        async with Client(server(), elicitation_callback=person) as client:
             say({"protocolVersion": client.protocol_version})
             await serve(client)
 

@@ -7,13 +7,25 @@ use clap::{Parser, Subcommand};
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
 use spaceport_gateway::{Config, IceServers};
 use spaceport_teleport::Machine;
-use spaceport_types::{Redacted, Result};
+use spaceport_types::{Redacted, Result as Done};
 
 use crate::client::args as client;
 
-/// Show a desktop to browsers and agents.
+/// What a newcomer does first, below the list of verbs.
+const FIRST_STEPS: &str = "\
+First steps:
+  spaceport serve --demo              Show a desktop of its own; open the address that it prints
+  spaceport spaces add HOST           Add a Space that runs elsewhere, and ask it what it can do
+  spaceport open HOST                 Look at it in a browser
+  spaceport send FILE --to HOST       Send it a file
+  spaceport teleport manifest APP     See what of an app could move there, such as firefox
+
+A Space is the desktop of a machine or a container that runs `spaceport serve`. Its token is never an
+argument: it comes from SPACEPORT_TOKEN, `--token-file`, or is kept when a Space is added.";
+
+/// Show the desktops of machines and containers to people and agents, and move apps and files there.
 #[derive(Debug, Parser)]
-#[command(name = "spaceport", version, about, propagate_version = true)]
+#[command(name = "spaceport", version, about, propagate_version = true, after_help = FIRST_STEPS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -30,32 +42,32 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Serve this machine's desktop.
+    /// Show this machine's desktop: be a Space.
     Serve(Serve),
     /// Say which displays, encoders and ports work here, and why not.
     Doctor(Doctor),
-    /// Move a signed-in app session to a Space, and back.
-    Teleport(crate::teleport::args::Teleport),
-    /// List what waits for a person's yes, and what became of the rest.
-    Approvals(crate::teleport::args::Kept),
     /// List the Spaces you have; add, remove, rename or examine one.
     Spaces(client::Registered),
-    /// List the windows of a Space.
-    Windows(client::Windows),
-    /// Open a stream of a Space and say every way in; or close one.
-    Stream(client::Stream),
     /// Look at a Space in a browser.
     Open(client::Open),
+    /// List the windows of a Space.
+    Windows(client::Windows),
+    /// Open a stream of a Space and say every way in; play it, or keep a picture or a recording.
+    Stream(client::Stream),
     /// Send files and folders to a Space.
     Send(client::Send),
     /// Download files and folders from a Space.
     Download(client::Download),
+    /// Move a signed-in app session to a Space, and back.
+    Teleport(crate::teleport::args::Teleport),
+    /// List what waits for a person's yes, and what became of the rest.
+    Approvals(crate::teleport::args::Kept),
+    /// Give an agent the Spaces you have, as MCP tools on stdin and stdout or over HTTP.
+    Mcp(Mcp),
     /// Measure what simulated viewers get of a Space, and what they cost it.
     Bench(crate::bench::args::Bench),
-    /// Say what a kind of error means, and what programs get to see of it.
+    /// Say what a kind of error means, and what to do about it.
     Errors(Errors),
-    /// Serve the Spaces you have to an agent, as MCP tools on stdin and stdout.
-    Mcp(Mcp),
     /// Print what lets a shell complete these verbs and their flags.
     Completions(Completions),
 }
@@ -124,25 +136,40 @@ pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// Serve the Spaces you have to an agent.
+/// Give an agent the Spaces you have, as MCP tools.
+///
+/// An agent's host starts it and speaks on its stdin: `{"command": "spaceport", "args": ["mcp"]}`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mcp {
     /// Speak streamable HTTP at this address instead, path `/mcp`; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     pub(crate) http: Option<SocketAddr>,
     /// Ask for the token in this file, which only you may be able to read. Without it: one that is
     /// made and kept in the state directory.
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Where a person may agree to a teleport. Without it: `client` on stdin, whose other end has
+    /// started this; `terminal` over HTTP, where it may be anybody with the token.
+    #[arg(long, value_name = "WHERE", value_enum)]
+    pub(crate) consent: Option<Consent>,
     #[command(flatten)]
     pub(crate) kept: crate::teleport::args::Kept,
+}
+
+/// Where a person may agree to a teleport that an agent asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Consent {
+    /// In the program that the agent runs in, where that can ask; and in a terminal.
+    Client,
+    /// In a terminal of this machine only.
+    Terminal,
 }
 
 /// What is shown, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// Where HTTP, gRPC and the media socket listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], HTTP_PORT)))]
+    /// Where HTTP, gRPC and the media socket listen, or their port alone; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen, default_value_t = SocketAddr::from(([127, 0, 0, 1], HTTP_PORT)))]
     pub(crate) listen: SocketAddr,
     /// The UDP port for QUIC and WebTransport; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = QUIC_PORT)]
@@ -155,9 +182,23 @@ pub(crate) struct At {
     pub(crate) display: Option<String>,
 }
 
+/// Where to listen: an address and a port, or one of them.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    let text =
+        text.strip_prefix("localhost").map_or(text.to_owned(), |rest| format!("{loopback}{rest}"));
+    let address = text.parse().ok();
+    let port = || text.parse().ok().map(|port: u16| SocketAddr::new(loopback, port));
+    let ip = || text.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, HTTP_PORT));
+    address.or_else(port).or_else(ip).ok_or_else(|| {
+        "write it as 127.0.0.1:3211, or as 0.0.0.0:3211 to be reached from other machines"
+            .to_owned()
+    })
+}
+
 impl Serve {
     /// The configuration these flags and the environment ask for.
-    pub(crate) fn config(&self) -> Result<Config> {
+    pub(crate) fn config(&self) -> Done<Config> {
         let environment = Environment::read();
         let state_dir = self.state_dir.clone().unwrap_or(environment.state_dir);
         let mut config = Config::new(state_dir);
@@ -209,6 +250,8 @@ pub(crate) struct Environment {
     pub(crate) config_dir: PathBuf,
     /// Whether there is a desktop to open a browser on.
     pub(crate) desktop: bool,
+    /// Whether that is a Wayland one.
+    pub(crate) wayland: bool,
 }
 
 impl Environment {
@@ -228,7 +271,32 @@ impl Environment {
             state_dir: base.join("spaceport"),
             home: read("HOME").map(PathBuf::from),
             config_dir: read("SPACEPORT_CONFIG_DIR").map_or_else(config_home, PathBuf::from),
+            wayland: read("WAYLAND_DISPLAY").is_some(),
             desktop: read("DISPLAY").or_else(|| read("WAYLAND_DISPLAY")).is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_to_listen_at_is_read_as_people_write_it() {
+        for (written, meant) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("3300", "127.0.0.1:3300"),
+            ("0", "127.0.0.1:0"),
+            ("0.0.0.0", "0.0.0.0:3211"),
+            ("localhost", "127.0.0.1:3211"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("[::1]:80", "[::1]:80"),
+            ("::", "[::]:3211"),
+        ] {
+            assert_eq!(listen(written).unwrap().to_string(), meant, "{written}");
+        }
+        for written in ["", "box:80", "70000", "127.0.0.1:", ":80", "http://127.0.0.1:80"] {
+            assert!(listen(written).unwrap_err().contains("127.0.0.1:3211"), "{written}");
         }
     }
 }

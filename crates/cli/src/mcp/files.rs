@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::User;
+use super::consent::Asker;
 use super::parameters as of;
 use crate::args::Environment;
 
@@ -31,6 +32,8 @@ pub(crate) struct Call {
     pub(crate) progress: Option<(Peer<RoleServer>, ProgressToken)>,
     /// When they no longer want it.
     pub(crate) stop: CancellationToken,
+    /// The way to the person they work for, where there is one.
+    pub(crate) asker: Option<Asker>,
 }
 
 pub(crate) async fn send_file(user: User, it: of::SendFile) -> Result<Sent> {
@@ -77,7 +80,7 @@ fn local(path: &str) -> PathBuf {
 
 impl Call {
     /// Runs a transfer, and says how far it is to a caller who asked.
-    async fn watch<T, W>(self, work: impl FnOnce(Watched) -> W) -> Result<T>
+    pub(super) async fn watch<T, W>(self, work: impl FnOnce(Watched) -> W) -> Result<T>
     where
         W: Future<Output = Result<T>>,
     {

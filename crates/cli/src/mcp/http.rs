@@ -137,7 +137,7 @@ mod tests {
     use tokio::time::sleep;
     use tower::ServiceExt as _;
 
-    use super::super::{Call, User};
+    use super::super::{Call, Consent, User};
     use super::*;
     use crate::teleport::args::Kept;
 
@@ -162,7 +162,7 @@ mod tests {
     async fn a_session_in_which_nothing_is_said_ends() {
         let spaces = Spaces::new(Registry::new("/nowhere"));
         let user = User { spaces, kept: Kept { state_dir: None }, call: Call::default() };
-        let routes = routes(Server::beside(user));
+        let routes = routes(Server::beside(user, Consent::Terminal));
         let opened = ask(&routes, None, INITIALIZE).await;
         let id = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         let say = async |body| ask(&routes, Some(&id), body).await.status();

@@ -4,6 +4,7 @@
 //! The server only carries: [`tools`] says which there are, and `spaceport-spaces` does what they do.
 //! A tool that fails is a result that says so; an error of the protocol is for calls that are none.
 
+mod consent;
 mod files;
 mod http;
 mod parameters;
@@ -33,12 +34,13 @@ use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::args::Mcp as Args;
+use crate::args::{Consent, Mcp as Args};
 use crate::client;
 use crate::render;
 use crate::teleport::args::Kept;
+use consent::Asker;
 use files::Call;
-use tools::Tools;
+use tools::{Answer, Tools};
 
 /// The longest message that is read. A call has some names in it; what is longer is none.
 const LONGEST_MESSAGE: usize = 1 << 20;
@@ -57,9 +59,9 @@ const INSTRUCTIONS: &str = "\
 Spaces are desktops of virtual machines and containers. `list_spaces` says which there are and \
 `add_space` adds one. To see one, call `stream_endpoint` and connect to what it answers while its \
 ticket lets you in, or give a person the address that `open_space_viewer` answers. `send_file`, \
-`upload` and `download` move files between this machine and a Space. `teleport_app` moves an app's session to a Space, once a person has agreed in their own terminal; \
-you cannot agree for them. A failed call \
-carries `structuredContent.error`: `kind` says what went wrong, `hint` what to do next, and `retry` \
+`upload` and `download` move files between this machine and a Space. `teleport_app` moves an app's \
+session to a Space, once a person has agreed, whom it asks itself where it can; you cannot agree for \
+them. A failed call carries `structuredContent.error`: `kind` says what went wrong, `hint` what to do next, and `retry` \
 whether trying again can help.";
 
 const INSTRUCTIONS_WITHIN: &str = "\
@@ -69,11 +71,10 @@ connect to what it answers while its ticket lets you in, or give a person the ad
 wrong, `hint` what to do next, and `retry` whether trying again can help.";
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<ExitCode> {
-    let server = Server::beside(User {
-        spaces: client::mine(),
-        kept: args.kept.clone(),
-        call: Call::default(),
-    });
+    let user = User { spaces: client::mine(), kept: args.kept.clone(), call: Call::default() };
+    // Whoever started this has the other end of its pipes. Of who has a token, nothing is known.
+    let usual = if args.http.is_some() { Consent::Terminal } else { Consent::Client };
+    let server = Server::beside(user, args.consent.unwrap_or(usual));
     match args.http {
         Some(listen) => serve::run(server, listen, args, json),
         None => converse(server),
@@ -129,13 +130,15 @@ struct Server {
     user: User,
     tools: Arc<Tools>,
     instructions: &'static str,
+    /// Where the person is that a teleport needs.
+    consent: Consent,
     calls: Arc<Semaphore>,
 }
 
 impl Server {
     /// The one beside an agent: it knows the Spaces of its user, and the files of this machine.
-    fn beside(user: User) -> Self {
-        Self::new(user, Tools::beside(), INSTRUCTIONS)
+    fn beside(user: User, consent: Consent) -> Self {
+        Self { consent, ..Self::new(user, Tools::beside(), INSTRUCTIONS) }
     }
 
     /// The one in a Space, which knows that Space.
@@ -148,6 +151,7 @@ impl Server {
             user,
             tools: Arc::new(tools),
             instructions,
+            consent: Consent::Terminal,
             calls: Arc::new(Semaphore::new(CALLS as usize)),
         }
     }
@@ -176,7 +180,7 @@ impl ServerHandler for Server {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tools.named(&request.name) else {
@@ -194,10 +198,16 @@ impl ServerHandler for Server {
             user.spaces = user.spaces.seen_at(at);
         }
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
-        user.call = Call { progress, stop: context.ct.clone() };
-        let done = tool.call(user, request.arguments.unwrap_or_default()).await;
-        let success = |text| CallToolResult::success(vec![ContentBlock::text(text)]);
-        Ok(done.map_or_else(|error| failure(&error), success).into())
+        let asks = self.consent == Consent::Client;
+        let asker = asks.then(|| Asker::of(&context, &mut request)).flatten();
+        user.call = Call { progress, stop: context.ct.clone(), asker };
+        Ok(match tool.call(user, request.arguments.unwrap_or_default()).await {
+            Ok(Answer::Value(text)) => {
+                CallToolResult::success(vec![ContentBlock::text(text)]).into()
+            }
+            Ok(Answer::Question(question)) => (*question).into(),
+            Err(error) => failure(&error).into(),
+        })
     }
 
     async fn on_custom_request(

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use rmcp::handler::server::common::schema_for_input;
-use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{InputRequiredResult, JsonObject, Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,8 +19,35 @@ use super::parameters::{
 use super::{User, files, teleport};
 use crate::client::now;
 
-/// The value as JSON, printed for people who read along.
-type Done = Pin<Box<dyn Future<Output = Result<String>> + Send>>;
+type Done = Pin<Box<dyn Future<Output = Result<Answer>> + Send>>;
+
+/// What comes of a call that does not fail.
+pub(crate) enum Answer {
+    /// The value as JSON, printed for people who read along.
+    Value(String),
+    /// A question to the client's user. The call comes again, with what they said.
+    Question(Box<InputRequiredResult>),
+}
+
+/// What can be answered.
+pub(crate) trait Answered {
+    fn answer(self) -> Result<Answer>;
+}
+
+impl<T: Serialize> Answered for T {
+    fn answer(self) -> Result<Answer> {
+        let text = serde_json::to_string_pretty(&self);
+        let text = text
+            .map_err(|error| Error::new(Kind::Internal, "the result is no JSON").source(error))?;
+        Ok(Answer::Value(text))
+    }
+}
+
+impl Answered for Answer {
+    fn answer(self) -> Result<Answer> {
+        Ok(self)
+    }
+}
 
 /// Those of one server.
 pub(crate) struct Tools(Vec<Entry>);
@@ -204,7 +231,8 @@ impl Tools {
             entry(
                 "teleport_app",
                 (Moves, Reach::Space),
-                "Move an app's session from this machine to a Space. The first call answers \
+                "Move an app's session from this machine to a Space, once a person has agreed. Where \
+                 your host can ask them, they are asked while you wait. Otherwise it answers \
                  `consent_required` and moves nothing: ask a person to run what `approve` says in \
                  their terminal, and call again with the same arguments.",
                 |user, it: TeleportApp| teleport::app(user, it),
@@ -255,7 +283,7 @@ fn entry<P, T, W>(
 ) -> Entry
 where
     P: DeserializeOwned + JsonSchema + Send + 'static,
-    T: Serialize,
+    T: Answered,
     W: Future<Output = Result<T>> + Send + 'static,
 {
     // The type is a struct, whose schema is an object's; without one, every call is refused.
@@ -277,8 +305,7 @@ where
                 Ok(parameters) => verb(user, parameters).await,
                 Err(error) => Err(error),
             };
-            serde_json::to_string_pretty(&done.map_err(|error| error.operation(name))?)
-                .map_err(|error| Error::new(Kind::Internal, "the result is no JSON").source(error))
+            done.and_then(Answered::answer).map_err(|error| error.operation(name))
         })
     };
     Entry { tool, within: false, run: Box::new(run) }

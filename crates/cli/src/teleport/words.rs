@@ -41,7 +41,7 @@ pub(super) fn manifest(manifest: &Manifest) -> String {
 }
 
 /// What a person agrees to, in full.
-pub(super) fn terms(terms: &Terms) -> String {
+pub(crate) fn terms(terms: &Terms) -> String {
     let mut text = format!(
         "\n{} (profile {}) would be copied to {} at {}\n  key {}\n\n",
         terms.app.display_name(),

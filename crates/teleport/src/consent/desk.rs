@@ -306,7 +306,7 @@ impl Desk {
             ("items", terms.items.len().to_string()),
             ("sensitive", terms.items.iter().filter(|it| it.is_sensitive).count().to_string()),
             ("terms", digest.to_string()),
-            ("by", person.map_or("", Person::how).to_owned()),
+            ("by", person.map_or_else(String::new, |person| person.how().to_owned())),
         ];
         self.ledger.record(event, &request.id, facts, now)
     }

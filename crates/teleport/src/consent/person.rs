@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::time::{Duration, SystemTime};
@@ -20,18 +21,18 @@ const MAX_ANSWER: u64 = 1024;
 /// Someone who may answer for this machine's owner. Made only where a person was really there.
 #[derive(Debug)]
 pub struct Person {
-    how: &'static str,
+    how: Cow<'static, str>,
 }
 
 impl Person {
     /// How they were known to be one, for the ledger.
-    pub(super) fn how(&self) -> &'static str {
-        self.how
+    pub(super) fn how(&self) -> &str {
+        &self.how
     }
 
     #[cfg(test)]
     pub(crate) fn for_test() -> Self {
-        Self { how: "test" }
+        Self { how: "test".into() }
     }
 }
 
@@ -97,8 +98,38 @@ impl Terminal {
         self.show(question)?;
         let mut answer = String::new();
         BufReader::new((&self.device).take(MAX_ANSWER)).read_line(&mut answer)?;
-        let yes = answer.trim().eq_ignore_ascii_case("yes");
-        Ok((yes, Person { how: "terminal" }))
+        Ok((is_yes(&answer), Person { how: "terminal".into() }))
+    }
+}
+
+/// Whether a whole `yes` was typed.
+fn is_yes(answer: &str) -> bool {
+    answer.trim().eq_ignore_ascii_case("yes")
+}
+
+/// The program that an agent runs in, which asks the person who uses it past the agent.
+///
+/// The agent has no part in that: it calls tools, and what it puts into a call is no answer. That the
+/// program shows the question, rather than answer it, is what whoever makes one of these vouches for:
+/// of a program that has started this one, and never of one that has merely come with a token.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+}
+
+impl Host {
+    /// The longest name that the ledger has of one.
+    const LONGEST_NAME: usize = 80;
+
+    /// One, as it calls itself.
+    pub fn vouched_for(name: &str) -> Self {
+        let name = name.chars().filter(|it| !it.is_control()).take(Self::LONGEST_NAME);
+        Self { name: name.collect() }
+    }
+
+    /// What a person typed below a question that was shown in it: a whole `yes`, or a no.
+    pub fn heard(&self, answer: &str) -> (bool, Person) {
+        (is_yes(answer), Person { how: format!("host {}", self.name).into() })
     }
 }
 
@@ -158,7 +189,7 @@ impl Link {
         fs::remove_file(place(desk, secret)).map_err(|error| {
             Error::new(Kind::Unauthenticated, "this link was used already").source(error)
         })?;
-        Ok((request_id, Person { how: "page" }))
+        Ok((request_id, Person { how: "page".into() }))
     }
 }
 
