@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Folder, Gateway, Socket, TOKEN, Via, Window, binary, wait_until};
-use spaceport_types::Size;
+use spaceport_tests::{Folder, Gateway, Screen, Socket, TOKEN, Via, Window, binary, wait_until};
+use spaceport_types::{Bounds, Rect, Size};
 
 /// A user with a registry of their own.
 struct User(Folder);
@@ -272,6 +272,107 @@ async fn windows_are_listed_streamed_and_looked_at() {
     assert_eq!((missing.code, &*missing.stdout), (5, ""));
     assert!(missing.stderr.contains("error: no window of `Browser`\n"), "{missing:?}");
     assert!(missing.stderr.contains("hint: There are windows of: Editor"), "{missing:?}");
+}
+
+#[test]
+fn a_space_that_was_not_added_is_named_by_its_address() {
+    let server = Xvfb::start(Size::new(800, 600)).unwrap();
+    let _notes = Window::open(server.display(), "Notes", "Editor", (120, 90), (333, 201));
+    let gateway = Gateway::with_display(server.display());
+    let user = User::new();
+    let space = format!("http://{}", gateway.http());
+    let file = user.0.path().join("token");
+    fs::write(&file, TOKEN).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let report = user.0.path().join("report");
+    fs::write(&report, "hello").unwrap();
+    let here = user.0.path().join("here");
+    fs::create_dir(&here).unwrap();
+    let (report, here) = (report.to_str().unwrap(), here.to_str().unwrap());
+    let (picture, there) = (format!("{here}/picture.png"), format!("{space}:~/Downloads/report"));
+    let verbs = [
+        &["spaces", "status", &space][..],
+        &["windows", &space],
+        &["stream", &space],
+        &["stream", &space, "--snapshot", &picture],
+        &["open", &space],
+        &["send", report, "--to", &space],
+        &["download", &there, here],
+    ];
+    let environment = [("SPACEPORT_TOKEN", TOKEN)];
+    for verb in verbs {
+        let verb = [verb, &["--json"]].concat();
+        // By the environment, by a file whatever the environment has, and not at all without a token.
+        user.run_with(&verb, "", &environment).data();
+        let by_file = [&*verb, &["--token-file", file]].concat();
+        user.run_with(&by_file, "", &[("SPACEPORT_TOKEN", "wrong")]).data();
+        let denied = user.run_with(&[&*verb, &["--agent"]].concat(), "", &[]);
+        assert_eq!(denied.envelope()["kind"], "unauthenticated", "{denied:?}");
+    }
+    assert_eq!(user.run(&["spaces", "--json"]).data(), json!([]), "nothing was added");
+    let session = user.run_with(&["stream", &space, "--json"], "", &environment).data();
+    let id = session["media_session_id"].as_str().unwrap();
+    user.run_with(&["stream", &space, "--close", id, "--json"], "", &environment).data();
+
+    // What is said to do next can be done.
+    let windows = user.run(&["windows", &space, "--token-file", file]);
+    let hint = format!("spaceport open {space} --token-file {file} --window ");
+    assert!(windows.stderr.contains(&hint), "{windows:?}");
+
+    // A name is none, and an address with a user in it is refused before anything is sent.
+    let unknown = user.run(&["windows", "nowhere", "--agent"]).envelope();
+    assert_eq!(unknown["kind"], "not_found");
+    assert!(unknown["hint"].as_str().unwrap().contains("http://host:3211"), "{unknown}");
+    let secret = space.replacen("://", "://me:s3cret@", 1);
+    let refused = user.run(&["windows", &secret, "--agent"]).envelope();
+    assert_eq!(refused["kind"], "invalid_argument");
+    assert!(refused["hint"].as_str().unwrap().contains("--token-file"), "{refused}");
+
+    // One that was added is opened by its own token, by its address, too.
+    user.add(&gateway, "box");
+    user.run(&["windows", &space, "--json"]).data();
+    let moved = user.run(&["teleport", "push", "claude-code", "--to", "box", "--agent"]);
+    assert_ne!(moved.envelope()["kind"], "unauthenticated");
+}
+
+/// A window on a real X server, which shows what another one has.
+#[test]
+fn a_stream_is_played_in_a_window() {
+    let (there, here) = (Xvfb::start(Size::new(320, 240)), Xvfb::start(Size::new(640, 480)));
+    let (there, here) = (there.unwrap(), here.unwrap());
+    let red = 0x00_dc_28_28;
+    Screen::connect(there.display()).fill(red, [Rect::new(0, 0, 320, 240)]);
+    let gateway = Gateway::with_display(there.display());
+    let user = User::new();
+    user.add(&gateway, "box");
+    let mut command = Command::new(binary());
+    command.args(["stream", "box", "--play", "--json"]).env("SPACEPORT_CONFIG_DIR", user.0.path());
+    command.env("DISPLAY", here.display()).env_remove("WAYLAND_DISPLAY").stdout(Stdio::piped());
+    let eyes = Screen::connect(here.display());
+    let player = command.spawn().unwrap();
+    let shows = |wanted: u32| {
+        let seen = eyes.read(Bounds::new(100, 100, 1, 1));
+        let wanted = wanted.to_le_bytes();
+        seen.iter().zip(wanted).take(3).all(|(&is, wanted)| is.abs_diff(wanted) < 24)
+    };
+    wait_until("the window shows the screen", Duration::from_secs(20), || shows(red));
+    let green = 0x00_28_b4_28;
+    Screen::connect(there.display()).fill(green, [Rect::new(0, 0, 320, 240)]);
+    wait_until("the window follows it", Duration::from_secs(20), || shows(green));
+
+    let pid = rustix::process::Pid::from_child(&player);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ended = player.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let said: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(said["frame_size"], json!([320, 240]));
+    assert!(said["frames"].as_u64().unwrap() >= 2, "{said}");
+
+    // Where there is no desktop, it says what else can be done, and opens nothing.
+    let nowhere = user.run(&["stream", "box", "--play", "--agent"]).envelope();
+    assert_eq!(nowhere["kind"], "host_capability_missing");
+    assert!(nowhere["hint"].as_str().unwrap().contains("spaceport open"), "{nowhere}");
 }
 
 #[test]

@@ -18,6 +18,12 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         if help || !(json || agent) {
             // Its own words are for people, with what was nearly right and the usage in short.
             drop(error.print());
+            let missing = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+            if missing.is_some_and(|it| it.contains("SPACE")) {
+                render::hint(
+                    "`spaceport spaces` lists the Spaces you have; an address will do, too",
+                );
+            }
             return if help { ExitCode::SUCCESS } else { ExitCode::from(exit()) };
         }
         render::failure(&translate(&error), json, agent)

@@ -15,6 +15,7 @@ pub mod encode;
 mod frame;
 mod memory;
 pub mod pipeline;
+pub mod play;
 mod wake;
 pub mod windows;
 

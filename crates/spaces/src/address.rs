@@ -101,6 +101,14 @@ impl Address {
         Ok(Self { secure, host, port, prefix })
     }
 
+    /// Whether a text that names a Space means where it is: people write that with a scheme or a port,
+    /// and a name without.
+    pub fn is_meant(text: &str) -> bool {
+        let text = text.trim();
+        !text.starts_with("relay:")
+            && (text.contains(':') || text.parse::<std::net::IpAddr>().is_ok())
+    }
+
     /// `http://host:port`, or with `https`; without the prefix.
     pub fn origin(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
@@ -146,6 +154,16 @@ impl Address {
     }
 }
 
+impl Route {
+    /// What [`SpaceInfo::provider`](crate::SpaceInfo::provider) calls it.
+    pub fn provider(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Relay { .. } => "relay",
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin(), self.prefix)
@@ -181,6 +199,16 @@ mod tests {
         ] {
             let address = Address::parse(typed).unwrap();
             assert_eq!((&*address.to_string(), &*address.id()), (whole, id), "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_told_from_an_address() {
+        for address in ["box:3211", "http://box", "10.0.0.7", "::1", "[::1]:1", "direct:box:3211"] {
+            assert!(Address::is_meant(address), "{address}");
+        }
+        for name in ["box", "My machine", "relay:box-17", "10.0.0", ""] {
+            assert!(!Address::is_meant(name), "{name}");
         }
     }
 

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spaceport_types::{Error, Kind, Redacted, Result};
 
-use crate::{Address, Route, SpaceInfo};
+use crate::{Address, SpaceInfo};
 
 /// The layout of both files. A higher one is of a later spaceport, and left alone.
 const VERSION: u32 = 1;
@@ -96,10 +96,7 @@ impl Registry {
     ) -> Result<SpaceInfo> {
         check_name(&info.name)?;
         info.id = address.id();
-        info.provider = match address.route() {
-            Route::Direct => "direct".to_owned(),
-            Route::Relay { .. } => "relay".to_owned(),
-        };
+        info.provider = address.route().provider().to_owned();
         let _lock = self.lock()?;
         let mut rows = self.rows()?;
         let mut credentials = self.credentials()?;

@@ -47,6 +47,18 @@ pub struct Spaces {
     listed: Listed,
     /// Where whoever asks sees the Space, when that is not where this process calls it.
     seen_at: Option<Address>,
+    /// Whether a Space that is not listed is found by its address.
+    unlisted: bool,
+    tokens: Tokens,
+}
+
+/// What opens Spaces beside what is kept for them.
+#[derive(Clone, Debug, Default)]
+struct Tokens {
+    /// Any, whatever is kept.
+    given: Option<Redacted<String>>,
+    /// One that is named by its address.
+    unlisted: Option<Redacted<String>>,
 }
 
 /// Where Spaces are known from.
@@ -199,20 +211,33 @@ pub struct Receiver {
 impl Spaces {
     /// The Spaces of a registry.
     pub fn new(registry: Registry) -> Self {
-        Self { listed: Listed::Registry(registry), seen_at: None }
+        Self::of(Listed::Registry(registry))
+    }
+
+    fn of(listed: Listed) -> Self {
+        Self { listed, seen_at: None, unlisted: false, tokens: Tokens::default() }
     }
 
     /// One Space, which is in no registry: the one that a server within it speaks for. Whatever name
     /// is asked for is this one, and nothing is added, renamed or removed.
     pub fn itself(address: Address, token: Option<Redacted<String>>) -> Self {
-        let info = SpaceInfo {
-            id: address.id(),
-            name: address.authority(),
-            provider: "direct".to_owned(),
-            ..SpaceInfo::default()
-        };
-        let entry = Arc::new(Entry { info, address, token });
-        Self { listed: Listed::Itself(entry), seen_at: None }
+        Self::of(Listed::Itself(Arc::new(alone(address, token))))
+    }
+
+    /// The same, and Spaces that are not listed, each named by its address. This token opens them; one
+    /// that is listed at that address is opened by its own where there is none.
+    #[must_use]
+    pub fn or_at_address(mut self, token: Option<Redacted<String>>) -> Self {
+        self.unlisted = true;
+        self.tokens.unlisted = token;
+        self
+    }
+
+    /// The same, opened by this token, whatever is kept.
+    #[must_use]
+    pub fn opened_by(mut self, token: Redacted<String>) -> Self {
+        self.tokens.given = Some(token);
+        self
     }
 
     /// The same Spaces, for somebody who sees them at another address than they are called at here:
@@ -223,15 +248,43 @@ impl Spaces {
         self
     }
 
-    /// Finds a Space by its id, or by a name that fits it alone.
+    /// Finds a Space by its id, by a name that fits it alone, or, where that was asked for, by its
+    /// address.
     ///
     /// # Errors
     ///
-    /// As [`Registry::resolve`].
+    /// As [`Registry::resolve`] and [`Address::parse`].
     pub fn resolve(&self, space: &str) -> Result<Entry> {
-        match &self.listed {
-            Listed::Registry(registry) => registry.resolve(space),
-            Listed::Itself(entry) => Ok(Entry::clone(entry)),
+        self.find(space).map(|(entry, _)| entry)
+    }
+
+    /// The same, and whether it is in the registry.
+    fn find(&self, space: &str) -> Result<(Entry, bool)> {
+        let registry = match &self.listed {
+            Listed::Registry(registry) => registry,
+            Listed::Itself(entry) => return Ok((Entry::clone(entry), false)),
+        };
+        let Tokens { given, unlisted } = &self.tokens;
+        match registry.resolve(space) {
+            Ok(mut entry) => {
+                entry.token = given.clone().or(entry.token);
+                Ok((entry, true))
+            }
+            Err(error) if error.kind() == Kind::NotFound && self.unlisted => {
+                if !Address::is_meant(space) {
+                    let hint = error.report().hint.unwrap_or_default();
+                    return Err(
+                        error.hint(format!("{hint}; or give its address, as `http://host:3211`"))
+                    );
+                }
+                let address = Address::parse(space)?;
+                let listed = registry.resolve(&address.id()).ok();
+                let kept = listed.filter(|it| it.address == address).and_then(|it| it.token);
+                let mut entry = alone(address, None);
+                entry.token = given.clone().or_else(|| unlisted.clone()).or(kept);
+                Ok((entry, false))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -303,7 +356,7 @@ impl Spaces {
     ///
     /// As [`Registry::resolve`] and [`Client::call`].
     pub async fn status(&self, space: &str) -> Result<Status> {
-        let entry = self.resolve(space)?;
+        let (entry, listed) = self.find(space)?;
         let client = Client::new(&entry.address, entry.token.as_ref())?;
         let capabilities = handshake(&client).await?;
         let limitations = capabilities
@@ -317,10 +370,10 @@ impl Spaces {
             .collect();
         let info = learned(entry.info, &capabilities);
         let info = match &self.listed {
-            Listed::Registry(registry) => {
+            Listed::Registry(registry) if listed => {
                 registry.add(&entry.address, entry.token.as_ref(), info)?
             }
-            Listed::Itself(_) => info,
+            _ => info,
         };
         Ok(Status { info, limitations })
     }
@@ -439,6 +492,13 @@ impl Spaces {
         let entry = self.resolve(space)?;
         Ok((Client::new(&entry.address, entry.token.as_ref())?, entry.info.id))
     }
+}
+
+/// A Space that nobody has listed.
+fn alone(address: Address, token: Option<Redacted<String>>) -> Entry {
+    let provider = address.route().provider().to_owned();
+    let (id, name) = (address.id(), address.authority());
+    Entry { info: SpaceInfo { id, name, provider, ..SpaceInfo::default() }, address, token }
 }
 
 /// What the contract calls a codec that the media socket can carry.

@@ -34,7 +34,7 @@ use self::report::{Failure, Frames, Machine, Process, Report, Server, Stream};
 use self::session::{Network, Session, Space};
 use self::tally::{Tally, ms};
 use self::viewer::{Outcome, Reference, Shared};
-use crate::client::mine;
+use crate::client::reached;
 use crate::render;
 
 /// How long the stream is watched by the reference alone, to know what it costs without viewers.
@@ -69,7 +69,7 @@ pub(crate) fn run(bench: &Bench, json: bool, agent: bool) -> Result<ExitCode> {
         .worker_threads(cores.saturating_sub(1).max(1))
         .enable_all()
         .build()?;
-    let report = runtime.block_on(measure(viewers, &mine(), cores))?;
+    let report = runtime.block_on(measure(viewers, &reached(None)?, cores))?;
     runtime.shutdown_timeout(LEAVING);
     if let Some(file) = &viewers.report {
         let text = serde_json::to_string_pretty(&report)

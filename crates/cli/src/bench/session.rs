@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use spaceport_link::{Counts, Proxy};
-use spaceport_spaces::{Address, Client, Spaces};
+use spaceport_spaces::{Client, Spaces};
 use spaceport_transport::quic::Remote;
 use spaceport_transport::whep::player;
 use spaceport_types::{Error, Kind, Redacted, Result};
@@ -14,7 +14,6 @@ use spaceport_wire::pb::{
 use tokio::net::lookup_host;
 
 use super::args::{Carrier, Viewers};
-use crate::args::Environment;
 
 /// Viewers of one session: what every server of the contract lets in. Sessions with the same target and
 /// settings share one encode.
@@ -44,13 +43,7 @@ pub(crate) struct Session {
 impl Space {
     /// The Space that was named, or the one at an address.
     pub(crate) async fn find(spaces: &Spaces, named: &str) -> Result<Self> {
-        let client = match spaces.client(named) {
-            Ok((client, _)) => client,
-            Err(error) if error.kind() == Kind::NotFound && is_address(named) => {
-                Client::new(&Address::parse(named)?, Environment::read().token.as_ref())?
-            }
-            Err(error) => return Err(error),
-        };
+        let (client, _) = spaces.client(named)?;
         let address = client.address();
         if address.is_secure() {
             return Err(Error::new(
@@ -137,11 +130,6 @@ impl Space {
 /// Viewers that share one session.
 pub(crate) fn per_session(transport: Carrier) -> usize {
     if transport == Carrier::Whep { PEERS_PER_SESSION } else { SOCKETS_PER_SESSION }
-}
-
-/// Whether it can be no name: people write Spaces' addresses with a scheme or a port.
-fn is_address(named: &str) -> bool {
-    named.contains("://") || named.contains(':')
 }
 
 /// The networks between the viewers and the server: one for each viewer, made when the server's address is

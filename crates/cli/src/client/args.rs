@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use spaceport_spaces::Spaces;
 use spaceport_spaces::verbs::Watch;
+use spaceport_types::Result;
+
+use super::reached;
+use crate::render::typed;
 
 /// List the Spaces you have; add, remove, rename or examine one.
 #[derive(Debug, Args)]
@@ -65,22 +70,49 @@ pub(crate) struct Rename {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// The Space, by name or id.
+    /// The Space, by name, id or address.
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
+}
+
+/// What opens a Space.
+#[derive(Debug, Args)]
+pub(crate) struct Opened {
+    /// Read the Space's token from this file, which only you may be able to read. Without it: the
+    /// one it was added with, or `SPACEPORT_TOKEN` for an address.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+impl Opened {
+    /// The Spaces that can be named.
+    pub(crate) fn spaces(&self) -> Result<Spaces> {
+        reached(self.token_file.as_deref())
+    }
+
+    /// What names a Space in another command, as it can be typed.
+    pub(crate) fn again(&self, space: &str) -> String {
+        let file = self.token_file.as_ref().map(|file| typed(&file.display().to_string()));
+        let file = file.map_or_else(String::new, |file| format!(" --token-file {file}"));
+        format!("{}{file}", typed(space))
+    }
 }
 
 /// List the windows of a Space.
 #[derive(Debug, Args)]
 pub(crate) struct Windows {
-    /// The Space, by name or id.
+    /// The Space, by name, id or address.
     pub(crate) space: String,
     /// Those of this app only.
     #[arg(long, value_name = "NAME")]
     pub(crate) app: Option<String>,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
 }
 
-/// Open a stream of a Space and say every way in; or keep a picture or a recording of it, or close
-/// one.
+/// Open a stream of a Space and say every way in; or play it, keep a picture or a recording of it, or
+/// close one.
 #[derive(Debug, Args)]
 pub(crate) struct Stream {
     #[command(flatten)]
@@ -91,6 +123,9 @@ pub(crate) struct Stream {
     /// Keep one picture of it in this file, as PNG.
     #[arg(long, value_name = "PNG", conflicts_with_all = ["close", "record", "ttl"])]
     pub(crate) snapshot: Option<PathBuf>,
+    /// Play it in a window of this desktop, until that is closed.
+    #[arg(long, conflicts_with_all = ["close", "snapshot", "record", "ttl"])]
+    pub(crate) play: bool,
     /// Record it into this file, as fragmented MP4, until Ctrl-C. The file must not be there yet.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["close", "ttl"])]
     pub(crate) record: Option<PathBuf>,
@@ -145,10 +180,8 @@ pub(crate) struct How {
     /// Replace files without asking, with `--conflict overwrite`.
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// Read the Space's token from this file, which only you may be able to read. Without it: the
-    /// one it was added with, or `SPACEPORT_TOKEN` for an address.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -164,7 +197,7 @@ pub(crate) enum Policy {
 /// What to stream, and how.
 #[derive(Debug, Args)]
 pub(crate) struct What {
-    /// The Space, by name or id.
+    /// The Space, by name, id or address.
     pub(crate) space: String,
     /// Stream this window, as `spaceport windows` names it.
     #[arg(long, value_name = "ID", group = "target")]
@@ -181,6 +214,8 @@ pub(crate) struct What {
     /// How many seconds its ticket lets viewers in, 600 at most. Without it: 60.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) ttl: Option<u32>,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
 }
 
 impl What {

@@ -5,26 +5,23 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use spaceport_gateway::config::read_secret;
-use spaceport_spaces::{Address, Client};
+use spaceport_spaces::Client;
 use spaceport_teleport::receive::Conflict;
 use spaceport_teleport::stream::{Cancel, Fetch, LeftOut, Send, Step, Watch, fetch, send};
-use spaceport_types::{Error, Kind, Redacted, Result};
+use spaceport_types::{Error, Kind, Result};
 
 use super::args::{self, Policy};
-use super::{mine, now};
+use super::now;
 use crate::args::Environment;
 use crate::progress::{Progress, size};
 use crate::render::{self, printable, typed};
-
-type Token = Redacted<String>;
 
 /// The longest answer to a question that is looked at.
 const LONGEST_ANSWER: u64 = 64;
 
 pub(crate) fn send_files(wanted: args::Send, json: bool, agent: bool) -> Result<ExitCode> {
     confirm(wanted.how.conflict, wanted.how.yes, agent)?;
-    let (address, token) = found(&wanted.to, wanted.how.token_file.as_deref())?;
+    let space = wanted.how.opened.spaces()?.resolve(&wanted.to)?;
     let send = Send {
         paths: wanted.paths,
         into: wanted.into.unwrap_or_default(),
@@ -32,7 +29,7 @@ pub(crate) fn send_files(wanted: args::Send, json: bool, agent: bool) -> Result<
         everything: wanted.how.no_ignore,
     };
     let sent = run("Sending", json || agent, async |watch, cancel| {
-        let space = Client::new(&address, token.as_ref())?;
+        let space = Client::new(&space.address, space.token.as_ref())?;
         self::send(&space, &send, watch, cancel).await
     })?;
     if json {
@@ -57,7 +54,7 @@ pub(crate) fn send_files(wanted: args::Send, json: bool, agent: bool) -> Result<
 pub(crate) fn download(wanted: args::Download, json: bool, agent: bool) -> Result<ExitCode> {
     confirm(wanted.how.conflict, wanted.how.yes, agent)?;
     let (space, paths, into) = named(&wanted.what)?;
-    let (address, token) = found(&space, wanted.how.token_file.as_deref())?;
+    let space = wanted.how.opened.spaces()?.resolve(&space)?;
     let into = std::path::absolute(into).map_err(|error| {
         Error::new(Kind::InvalidArgument, "the folder to download to is no path").source(error)
     })?;
@@ -69,7 +66,7 @@ pub(crate) fn download(wanted: args::Download, json: bool, agent: bool) -> Resul
         everything: wanted.how.no_ignore,
     };
     let fetched = run("Downloading", json || agent, async |watch, cancel| {
-        let space = Client::new(&address, token.as_ref())?;
+        let space = Client::new(&space.address, space.token.as_ref())?;
         self::fetch(&space, &fetch, watch, cancel, now()).await
     })?;
     if json {
@@ -121,24 +118,6 @@ fn run<T>(
     done
 }
 
-/// A Space that is known by its name, or the one at an address. The token of the latter comes from
-/// the file or the environment.
-fn found(space: &str, token_file: Option<&Path>) -> Result<(Address, Option<Token>)> {
-    let given = token_file.map(read_secret).transpose()?;
-    match mine().resolve(space) {
-        Ok(entry) => Ok((entry.address, given.or(entry.token))),
-        Err(error) if error.kind() == Kind::NotFound && is_address(space) => {
-            Ok((Address::parse(space)?, given.or_else(|| Environment::read().token)))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether it can only be an address.
-fn is_address(space: &str) -> bool {
-    space.contains("://") || space.contains(':') || space.parse::<std::net::IpAddr>().is_ok()
-}
-
 /// What is downloaded and where to: the Space, its paths, and a folder here.
 fn named(what: &[String]) -> Result<(String, Vec<String>, &str)> {
     let invalid = |message: String| {
@@ -151,8 +130,15 @@ fn named(what: &[String]) -> Result<(String, Vec<String>, &str)> {
     };
     let (mut space, mut paths) = (None, Vec::new());
     for it in remote {
-        let (from, path) =
-            split(it).ok_or_else(|| invalid(format!("`{}` names no Space", it.escape_debug())))?;
+        let (from, path) = split(it).ok_or_else(|| match it.trim_end_matches(':') {
+            // A file that is there is one of this machine.
+            name if !Path::new(it).exists() && !name.is_empty() => {
+                let name = name.escape_debug();
+                invalid(format!("`{name}` is no path of a Space"))
+                    .hint(format!("Say what of it: `{name}:Downloads/report.pdf`"))
+            }
+            name => invalid(format!("`{}` names no Space", name.escape_debug())),
+        })?;
         if space.is_some_and(|space| space != from) {
             return Err(invalid("one download is from one Space".to_owned()));
         }

@@ -85,7 +85,7 @@ pub(super) fn record(
 }
 
 /// Opens a stream, has it watched, and closes it.
-async fn watched<T>(
+pub(super) async fn watched<T>(
     spaces: &Spaces,
     watch: Watch,
     work: impl AsyncFnOnce(&mut Viewer) -> Result<T>,

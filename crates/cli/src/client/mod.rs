@@ -6,12 +6,15 @@ mod handover;
 mod keep;
 mod mp4;
 pub(crate) mod open;
+mod play;
 pub(crate) mod spaces;
 pub(crate) mod stream;
 pub(crate) mod windows;
 
+use std::path::Path;
 use std::time::SystemTime;
 
+use spaceport_gateway::config::read_secret;
 use spaceport_spaces::{Registry, Spaces};
 use spaceport_types::Result;
 
@@ -20,6 +23,16 @@ use crate::args::Environment;
 /// The Spaces of this user.
 pub(crate) fn mine() -> Spaces {
     Spaces::new(Registry::new(Environment::read().config_dir))
+}
+
+/// The Spaces of this user, and those that are named by their address. A token in a file opens any;
+/// one in the environment those that are named by their address.
+pub(crate) fn reached(token_file: Option<&Path>) -> Result<Spaces> {
+    let spaces = mine().or_at_address(Environment::read().token);
+    Ok(match token_file {
+        Some(file) => spaces.opened_by(read_secret(file)?),
+        None => spaces,
+    })
 }
 
 /// Runs what has to wait for a Space.

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use spaceport_types::Result;
 
 use super::args::Open;
-use super::{handover, mine, wait};
+use super::{handover, wait};
 use crate::args::Environment;
 use crate::render;
 
 pub(crate) fn run(open: Open, json: bool, agent: bool) -> Result<ExitCode> {
-    let endpoint = wait(mine().stream_endpoint(open.what.watch()))?;
+    let spaces = open.what.opened.spaces()?;
+    let endpoint = wait(spaces.stream_endpoint(open.what.watch()))?;
     if json {
         render::json(&endpoint);
         return Ok(ExitCode::SUCCESS);

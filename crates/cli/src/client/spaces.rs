@@ -49,6 +49,7 @@ pub(crate) fn run(registered: Registered, json: bool, agent: bool) -> Result<Exi
             show(&info, json, "Renamed to");
         }
         Verb::Status(status) => {
+            let spaces = status.opened.spaces()?;
             let status = wait(spaces.status(&status.name))?;
             if json {
                 render::json(&status);

@@ -8,11 +8,11 @@ use spaceport_spaces::verbs::StreamEndpoint;
 use spaceport_types::Result;
 
 use super::args::Stream;
-use super::{keep, mine, wait};
+use super::{keep, play, wait};
 use crate::render::{self, typed};
 
 pub(crate) fn run(stream: Stream, json: bool, agent: bool) -> Result<ExitCode> {
-    let spaces = mine();
+    let spaces = stream.what.opened.spaces()?;
     let space = stream.what.space.clone();
     if let Some(id) = &stream.close {
         wait(spaces.close_stream(&space, id))?;
@@ -30,14 +30,19 @@ pub(crate) fn run(stream: Stream, json: bool, agent: bool) -> Result<ExitCode> {
         let limit = stream.seconds.map(Duration::from_secs);
         return keep::record(&spaces, stream.what.watch(), file, limit, json);
     }
+    if stream.play {
+        let title = format!("{space} – spaceport");
+        return play::run(&spaces, stream.what.watch(), &title, json);
+    }
+    let again = stream.what.opened.again(&space);
     let endpoint = wait(spaces.stream_endpoint(stream.what.watch()))?;
     if json {
         render::json(&endpoint);
     } else {
         describe(&endpoint);
         if !agent {
-            let (space, id) = (typed(&space), typed(&endpoint.media_session_id));
-            render::hint(&format!("Close it: `spaceport stream {space} --close {id}`"));
+            let id = typed(&endpoint.media_session_id);
+            render::hint(&format!("Close it: `spaceport stream {again} --close {id}`"));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -6,11 +6,12 @@ use spaceport_spaces::verbs::Window;
 use spaceport_types::Result;
 
 use super::args::Windows;
-use super::{mine, wait};
+use super::wait;
 use crate::render::{self, typed};
 
 pub(crate) fn run(windows: &Windows, json: bool, agent: bool) -> Result<ExitCode> {
-    let listed = wait(mine().windows(&windows.space, windows.app.as_deref()))?;
+    let spaces = windows.opened.spaces()?;
+    let listed = wait(spaces.windows(&windows.space, windows.app.as_deref()))?;
     if json {
         render::json(&listed);
         return Ok(ExitCode::SUCCESS);
@@ -20,7 +21,7 @@ pub(crate) fn run(windows: &Windows, json: bool, agent: bool) -> Result<ExitCode
         render::table(headings, listed.iter().map(row));
     }
     if !agent {
-        let space = typed(&windows.space);
+        let space = windows.opened.again(&windows.space);
         render::hint(&match listed.first() {
             Some(Window { window_id, .. }) => {
                 format!("Look at one: `spaceport open {space} --window {}`", typed(window_id))

@@ -17,7 +17,7 @@ const ANY: &str = "every verb that names a Space";
 
 /// Attaching to a media session.
 const WATCH: &str =
-    "`/media`, `/whep`, QUIC and WebTransport, and `stream --snapshot` and `--record`";
+    "`/media`, `/whep`, QUIC and WebTransport, and `stream --play`, `--snapshot` and `--record`";
 
 const OPEN: &str = "`stream_endpoint`, `stream_space_window`, `open_space_viewer`";
 
@@ -76,7 +76,7 @@ pub(crate) const fn of_cause(cause: Cause) -> Words {
         Cause::TargetGone => ("The display or window is gone.", "List the windows again.", WATCH),
         Cause::SessionClosed => ("The media session was closed.", "Open the stream again.", WATCH),
         Cause::TicketExpired => ("The ticket's time is over.", "Open the stream again, and connect sooner.", WATCH),
-        Cause::ViewerTooSlow => ("The viewer could not keep up, even with the lowest rate.", "Connect again, on a better path or with `max_fps`.", WATCH),
+        Cause::ViewerTooSlow => ("The machine that plays the stream cannot decode it in time.", "Ask for less with `--fps`, or for a window instead of the desktop.", "`stream --play`"),
         Cause::TooManyViewers => ("The session has as many viewers as it may have.", "Wait `retry_after_ms`, or open another session.", WATCH),
         Cause::GuestOffline => ("The machine is not connected to the relay.", "Start it, then try again.", "reserved for relayed Spaces"),
         Cause::DigestMismatch => ("What arrived does not have the SHA-256 that was promised.", "Send it again, once nothing writes to it.", FILES),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use spaceport_teleport::manifest::{App, Scope};
 
+use crate::client::args::Opened;
+
 /// Move a signed-in app session to a Space, and back.
 #[derive(Debug, Args)]
 pub(crate) struct Teleport {
@@ -37,7 +39,7 @@ pub(crate) enum Verb {
 #[derive(Debug, Args)]
 pub(crate) struct Manifest {
     /// The app: firefox, chromium, chrome, vscode or claude-code.
-    #[arg(value_parser = App::named)]
+    #[arg(value_parser = app)]
     pub(crate) app: App,
     /// How much of it: tabs, session or full.
     #[arg(long, default_value = "full", value_parser = scope)]
@@ -85,13 +87,11 @@ pub(crate) struct Push {
 /// A Space, and what opens it.
 #[derive(Debug, Args)]
 pub(crate) struct Space {
-    /// The Space: `host`, `host:port` or a URL.
-    #[arg(long, value_name = "URL")]
+    /// The Space, by name, id or address.
+    #[arg(long, value_name = "SPACE")]
     pub(crate) to: String,
-    /// Read the Space's token from this file, which only you may be able to read. Without it:
-    /// `SPACEPORT_TOKEN`, or a question at the terminal.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
 }
 
 #[derive(Debug, Args)]
@@ -121,12 +121,11 @@ pub(crate) struct Wipe {
     /// Every import.
     #[arg(long)]
     pub(crate) all: bool,
-    /// At this Space; without it, on this machine.
-    #[arg(long, value_name = "URL")]
+    /// At this Space, by name, id or address; without it, on this machine.
+    #[arg(long, value_name = "SPACE")]
     pub(crate) at: Option<String>,
-    /// Read that Space's token from this file. Without it: `SPACEPORT_TOKEN`, or a question.
-    #[arg(long, value_name = "FILE", requires = "at")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) opened: Opened,
     #[command(flatten)]
     pub(crate) kept: Kept,
 }
@@ -137,6 +136,10 @@ pub(crate) struct Kept {
     /// Where keys, consent and receipts are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+}
+
+fn app(name: &str) -> Result<App, String> {
+    App::named(name).map_err(|_| format!("say {}", App::ALL.map(App::as_str).join(", ")))
 }
 
 fn scope(name: &str) -> Result<Scope, String> {

@@ -1,7 +1,7 @@
 //! `spaceport teleport` and `spaceport approvals`.
 
 pub(crate) mod args;
-mod words;
+pub(crate) mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use spaceport_gateway::config::read_secret;
-use spaceport_spaces::{Address, Client};
+use spaceport_spaces::{Address, Client, Entry};
 use spaceport_teleport::consent::{Desk, How, Link, Person, Request, Standing, Terminal};
 use spaceport_teleport::inbox::{Inbox, Wiped};
 use spaceport_teleport::manifest::Choice;
@@ -22,6 +21,7 @@ use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::runtime::Runtime;
 
 use crate::args::Environment;
+use crate::client::args::Opened;
 use crate::progress::Progress;
 use crate::{render, usage};
 use args::{Approve, Deny, Kept, Teleport, Verb, Wipe};
@@ -102,8 +102,7 @@ fn push(wanted: &args::Push, as_json: bool) -> Result<ExitCode> {
         trust_key: wanted.trust_key.clone(),
     };
     let source = source(&wanted.what.kept)?;
-    let address = Address::parse(&wanted.space.to)?;
-    let token = token(wanted.space.token_file.as_deref(), &address)?;
+    let (address, token) = named(&wanted.space.to, &wanted.space.opened)?;
     runtime()?.block_on(async {
         let space = Client::new(&address, Some(&token))?;
         let request = match until_interrupted(&source, &space, &push, as_json, now).await? {
@@ -279,8 +278,7 @@ fn ask(
 fn wipe(wanted: &Wipe, as_json: bool) -> Result<ExitCode> {
     let (ids, paths, rows, kept) = match &wanted.at {
         Some(url) => {
-            let address = Address::parse(url)?;
-            let token = token(wanted.token_file.as_deref(), &address)?;
+            let (address, token) = named(url, &wanted.opened)?;
             let wiped = runtime()?.block_on(async {
                 let space = Client::new(&address, Some(&token))?;
                 wipe_at(&space, wanted.id.as_deref()).await
@@ -339,21 +337,20 @@ fn folder(kept: &Kept) -> PathBuf {
     kept.state_dir.clone().unwrap_or_else(|| Environment::read().state_dir).join("teleport")
 }
 
-/// The token of a Space: from a file, the environment, or a person; never from an argument, which
-/// everyone on the machine could read.
-fn token(file: Option<&Path>, space: &Address) -> Result<Redacted<String>> {
-    if let Some(file) = file {
-        return read_secret(file);
-    }
-    if let Some(token) = Environment::read().token {
-        return Ok(token);
+/// A Space, and its token: the one that is kept, from a file or the environment, or from a person;
+/// never from an argument, which everyone on the machine could read.
+fn named(space: &str, opened: &Opened) -> Result<(Address, Redacted<String>)> {
+    let Entry { address, token, .. } = opened.spaces()?.resolve(space)?;
+    if let Some(token) = token {
+        return Ok((address, token));
     }
     let terminal = terminal().map_err(|error| {
-        Error::new(Kind::Unauthenticated, format!("there is no token for {space}"))
+        Error::new(Kind::Unauthenticated, format!("there is no token for {address}"))
             .hint("Set `SPACEPORT_TOKEN`, or give `--token-file`")
             .source(error)
     });
-    terminal?.secret(&format!("Token of {space}: "))
+    let token = terminal?.secret(&format!("Token of {address}: "))?;
+    Ok((address, token))
 }
 
 /// The person at the terminal, unless this was started by an agent: it would ask them in its name.
