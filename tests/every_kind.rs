@@ -10,16 +10,20 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use prost::Message as _;
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
 use spaceport_tests::{Agent, Gateway, Refused, Request, Start, TOKEN, binary};
 use spaceport_types::{Cause, Kind, Size};
 use spaceport_wire::pb::{
-    BeginReceiveFilesRequest, BeginReceiveFilesResponse, GetCapabilitiesRequest,
+    BeginReceiveFilesRequest, BeginReceiveFilesResponse, ErrorInfo, GetCapabilitiesRequest,
     GetCapabilitiesResponse, MediaTarget, OpenMediaRequest, OpenMediaResponse,
     ReceiveFilesChunkRequest, ReceiveFilesChunkResponse, StatRequest, StatResponse, TransferEntry,
     media_target,
 };
+use spaceport_wire::status::Status;
 
 use Shown::{No, Yes};
 
@@ -45,7 +49,7 @@ const NO_BUNDLE: Shown =
     No("a Space refuses only a whole sealed bundle that its app cannot take in");
 const NO_RELAY: Shown = No("no verb is for Spaces behind a relay alone");
 const OTHERS: Shown = No("it is what a client makes of another server's failure");
-const A_BUG: Shown = No("nothing is known that provokes it");
+const A_BUG: Shown = No("nothing is known that provokes it; a client passes on that of a Space");
 
 const TABLE: [Row; 24] = [
     (Kind::InvalidArgument, [Yes, Yes, Yes, Yes]),
@@ -90,7 +94,7 @@ const TABLE: [Row; 24] = [
     (Kind::Mcp, [No("the peer that failed cannot be told"), OTHERS, OTHERS, Yes]),
     (Kind::Io, [Yes, OWN_FILES, OWN_FILES, Yes]),
     (Kind::Json, [Yes, OWN_FILES, OWN_FILES, Yes]),
-    (Kind::Internal, [A_BUG, A_BUG, A_BUG, A_BUG]),
+    (Kind::Internal, [Yes, A_BUG, A_BUG, Yes]),
 ];
 
 const SURFACES: [&str; 4] = ["MCP", "gRPC", "HTTP", "CLI"];
@@ -543,7 +547,7 @@ fn teleport_refused() {
 #[test]
 fn env() {
     let mut world = World::new();
-    let url = failing_server().to_string();
+    let url = failing_server(None).to_string();
     let said = [
         world.mcp("add_space", json!({ "url": url })),
         None,
@@ -578,6 +582,20 @@ fn json() {
     check_alike(Kind::Json, said);
 }
 
+/// A spaceport with a bug in it says so, and whoever asked it passes that on as it was said.
+#[test]
+fn internal() {
+    let mut world = World::new();
+    let url = failing_server(Some(Kind::Internal)).to_string();
+    let said = [
+        world.mcp("add_space", json!({ "url": url })),
+        None,
+        None,
+        world.cli(&["spaces", "add", &url]),
+    ];
+    check_alike(Kind::Internal, said);
+}
+
 const BEGIN: &str = "TeleportService/BeginReceiveFiles";
 
 impl World {
@@ -602,21 +620,50 @@ a=fingerprint:sha-256 00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:3
 a=setup:active\r\na=rtpmap:96 H264/90000\r\n\
 a=fmtp:96 level-asymmetry-allowed=1;packetization-mode=1;profile-level-id=42e01f\r\n";
 
-/// A server of the contract that is no spaceport, and fails at everything: gRPC's INTERNAL, and no
-/// detail.
-fn failing_server() -> SocketAddr {
+/// A server of the contract that fails at everything: gRPC's INTERNAL, with the detail that a
+/// spaceport has, or with none, as others.
+fn failing_server(kind: Option<Kind>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let mut fields = BTreeMap::from([
+        ("content-type", "application/grpc".to_owned()),
+        ("grpc-message", "out of order".to_owned()),
+        ("grpc-status", "13".to_owned()),
+    ]);
+    if let Some(kind) = kind {
+        let word = serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned();
+        let metadata = [("kind".to_owned(), word), ("retryable".to_owned(), "false".to_owned())];
+        let message = "a background task failed".to_owned();
+        let info = ErrorInfo { message, metadata: metadata.into(), ..ErrorInfo::default() };
+        let status = Status::with_info(13, &info).encode_to_vec();
+        fields.insert("grpc-status-details-bin", STANDARD_NO_PAD.encode(status));
+    }
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || drop(fail_everything(stream)));
+            let fields = fields.clone();
+            std::thread::spawn(move || drop(fail_everything(stream, &fields)));
         }
     });
     address
 }
 
+/// A string of a header block (RFC 7541 §5.2), as it is.
+fn literal(text: &str) -> Vec<u8> {
+    const INLINE: usize = 127;
+    let mut out = vec![text.len().min(INLINE) as u8];
+    if let Some(mut rest) = text.len().checked_sub(INLINE) {
+        while rest >= 128 {
+            out.push(rest as u8 | 128);
+            rest >>= 7;
+        }
+        out.push(rest as u8);
+    }
+    out.extend(text.as_bytes());
+    out
+}
+
 /// HTTP/2 as far as it takes to answer with headers alone (RFC 9113 §6, RFC 7541 §6.2.2).
-fn fail_everything(mut stream: TcpStream) -> std::io::Result<()> {
+fn fail_everything(mut stream: TcpStream, fields: &BTreeMap<&str, String>) -> std::io::Result<()> {
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
     stream.read_exact(&mut [0; 24])?;
@@ -634,17 +681,10 @@ fn fail_everything(mut stream: TcpStream) -> std::io::Result<()> {
             (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, 1, [0; 4], &[]))?,
             (HEADERS, _) => {
                 let mut block = vec![0x88]; // `:status: 200`, from the static table
-                let fields = BTreeMap::from([
-                    ("content-type", "application/grpc"),
-                    ("grpc-message", "out of order"),
-                    ("grpc-status", "13"),
-                ]);
                 for (name, value) in fields {
                     block.push(0); // a literal that is not kept
-                    block.push(u8::try_from(name.len()).unwrap());
-                    block.extend(name.as_bytes());
-                    block.push(u8::try_from(value.len()).unwrap());
-                    block.extend(value.as_bytes());
+                    block.extend(literal(name));
+                    block.extend(literal(value));
                 }
                 let id = [head[5], head[6], head[7], head[8]];
                 stream.write_all(&frame(HEADERS, 5, id, &block))?;

@@ -77,6 +77,18 @@ impl Window {
         self.control.sync().unwrap();
     }
 
+    /// Takes it off the screen: as a window manager that minimizes it does, or as an app that hides it.
+    pub fn hide(&self, minimized: bool) {
+        const ICONIC: u32 = 3;
+        let name = self.control.intern_atom(false, b"WM_STATE").unwrap().reply().unwrap().atom;
+        if minimized {
+            let (set, value) = (PropMode::REPLACE, [ICONIC, x11rb::NONE]);
+            self.control.change_property32(set, self.id, name, name, &value).unwrap();
+        }
+        self.control.unmap_window(self.id).unwrap();
+        self.control.sync().unwrap();
+    }
+
     /// Gives it another title.
     pub fn retitle(&self, title: &str) {
         let (property, kind) = (AtomEnum::WM_NAME, AtomEnum::STRING);
