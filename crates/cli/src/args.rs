@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
 use spaceport_gateway::{Config, IceServers};
 use spaceport_teleport::Machine;
-use spaceport_types::{Redacted, Result as Done};
+use spaceport_types::{Redacted, Result};
 
 use crate::client::args as client;
 
@@ -198,7 +198,7 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 
 impl Serve {
     /// The configuration these flags and the environment ask for.
-    pub(crate) fn config(&self) -> Done<Config> {
+    pub(crate) fn config(&self) -> Result<Config> {
         let environment = Environment::read();
         let state_dir = self.state_dir.clone().unwrap_or(environment.state_dir);
         let mut config = Config::new(state_dir);

@@ -163,7 +163,6 @@ fn form(request: &Request) -> ElicitRequestParams {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::SystemTime;
 
     use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, ServerConfig};
     use rmcp::transport::async_rw::AsyncRwTransport;
@@ -274,14 +273,14 @@ mod tests {
         let selection = manifest.select(&choice).unwrap();
         let terms = Terms::new(&manifest, &selection, destination, How::default());
         let desk = Desk::at(folder);
-        let Answer::Ask(request) = desk.ask(terms, None, SystemTime::now()).unwrap() else {
+        let Answer::Ask(request) = desk.ask(terms, None, now()).unwrap() else {
             panic!("a yes without a person")
         };
         Asks { desk, request: Arc::new(request) }
     }
 
     fn standing(asks: &Asks) -> Standing {
-        asks.desk.request(&asks.request.id, SystemTime::now()).unwrap().standing
+        asks.desk.request(&asks.request.id, now()).unwrap().standing
     }
 
     #[tokio::test(start_paused = true)]

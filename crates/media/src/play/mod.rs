@@ -178,7 +178,7 @@ fn ending(message: &gst::Message) -> Option<Error> {
     match message.view() {
         gst::MessageView::Error(said) => {
             let closed = gst::ResourceError::NotFound;
-            let by_sink = message.src().is_some_and(|source| is_sink(source));
+            let by_sink = message.src().is_some_and(is_sink);
             if by_sink && said.error().matches(closed) {
                 return Some(Error::new(Kind::Cancelled, "the window was closed"));
             }
