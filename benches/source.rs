@@ -292,6 +292,7 @@ fn spaceport(source: Source, display: &str, framebuffer: &str) -> Result<()> {
             bitrate,
             policy: Policy::ViewOnly,
             ticket_ttl: None,
+            key: None,
         },
         now_instant,
     )?;

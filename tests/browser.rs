@@ -222,7 +222,7 @@ fn a_wrong_ticket_is_explained() {
     let url = gateway.viewer_url("");
     let (page, _) = url.split_once('#').unwrap();
     let wrong = format!("{page}#ticket=AAAAAAAAAAAAAAAAAAAAAA");
-    let card = Script::browser("cards.mjs", Browser::Chromium, &["ticket", &wrong]).hear();
+    let card = Script::browser("cards.mjs", Browser::Chromium, &["refused", &wrong]).hear();
     assert_eq!(card["shown"], true);
     assert_eq!(card["code"], "unauthenticated");
     for part in ["title", "message", "hint"] {

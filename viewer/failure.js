@@ -98,6 +98,17 @@ export class Failure extends Error {
     return new Failure(reason ? sentence(reason) : message, facts);
   }
 
+  /** Frames that are sealed from end to end, and no key that opens them. @param {string} message */
+  static sealed(message) {
+    return new Failure(message, {
+      code: "no_decoder",
+      title: "This link does not open what comes",
+      hint: "Open the whole link, with everything behind the # sign, or ask for a new one.",
+      scope: "session",
+      retryable: false,
+    });
+  }
+
   /** Nothing at all comes from the server. */
   static unreachable() {
     return new Failure("The server cannot be reached.", {

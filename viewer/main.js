@@ -20,6 +20,7 @@ import { WhepTransport } from "./transport/whep.js";
  * @property {string} id
  * @property {import("./target.js").Watchable | null} target
  * @property {string} ticket the media ticket: opens this session's transports and nothing else
+ * @property {string} key opens sealed frames; empty where they are not
  * @property {string} codec what the socket carries
  * @property {[number, number]} frameSize
  * @property {{url: string, certificates: Uint8Array<ArrayBuffer>[]} | null} webTransport
@@ -118,12 +119,15 @@ class Viewer {
   #interrupt = () => {};
   #stage = new Stage(element("frame"));
   #ticket;
+  /** Opens sealed frames; empty where they are not. */
+  #key;
   /** What is to be watched. @type {import("./target.js").Target} */
   #target;
 
   /** @param {URLSearchParams} parameters of the address's fragment, which no server sees */
   constructor(parameters) {
     this.#ticket = parameters.get("ticket") ?? "";
+    this.#key = parameters.get("key") ?? "";
     this.#target = fromAddress(parameters);
     const forced = parameters.get("transport");
     if (forced && Object.hasOwn(TRANSPORTS, forced)) this.chosen = /** @type {Kind} */ (forced);
@@ -285,6 +289,10 @@ class Viewer {
       throw failure;
     }
     const answer = await response.json();
+    // One without the other is a link that lost its end, or somebody in between who wants to read along.
+    const sealed = answer.sealed === true;
+    if (sealed && !/^[0-9a-f]{64}$/.test(this.#key)) throw Failure.sealed("What this Space shows is sealed, and the address has no key to it.");
+    if (!sealed && this.#key) throw Failure.sealed("The address has a key, but what comes is not sealed with it.");
     // The server may live below a path, such as a relay's `/m/<id>`; its own paths start after that.
     const base = new URL("..", location.href).href.replace(/\/$/, "");
     const socket = new URL(base + answer.ws_path);
@@ -294,11 +302,13 @@ class Viewer {
       id: answer.session_id,
       target: answer.target ?? null,
       ticket: answer.ticket,
+      key: this.#key,
       codec: answer.codec,
       frameSize: answer.frame_size,
       webTransport: webTransport(answer.webtransport),
       wsUrl: socket.href,
-      whepUrl: answer.whep_path ? base + answer.whep_path : "",
+      // WebRTC knows nothing of such seals.
+      whepUrl: answer.whep_path && !sealed ? base + answer.whep_path : "",
     };
   }
 

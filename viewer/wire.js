@@ -10,6 +10,7 @@
 /**
  * One encoded frame.
  * @typedef {object} Packet
+ * @property {string} sessionId
  * @property {number} sequence rises within one socket; gaps are frames that were replaced by newer ones
  * @property {number} geometryEpoch
  * @property {number} codecEpoch rises when the encoder is replaced; its first frame is a keyframe
@@ -52,6 +53,7 @@ export function parsePacket(message) {
   if (header.direction !== "video") return null;
   const descriptor = header.message;
   return {
+    sessionId: descriptor.session_id,
     sequence: descriptor.sequence,
     geometryEpoch: descriptor.geometry_epoch,
     codecEpoch: descriptor.codec_epoch,

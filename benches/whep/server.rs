@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
+use futures_util::future::{BoxFuture, ready};
 use spaceport_session::{Launch, Limits, Open, Policy, Publisher, Sessions};
 use spaceport_transport::whep::http::{Call, Gate, Grant, State};
 use spaceport_transport::whep::{self, Endpoint, bind};
@@ -24,11 +25,15 @@ impl Launch for Launcher {
     }
 }
 
-struct Open4All(SessionId);
+struct Open4All {
+    sessions: Sessions,
+    session: SessionId,
+}
 
 impl Gate for Open4All {
-    fn authorize(&self, _: &Call<'_>) -> spaceport_types::Result<Grant> {
-        Ok(Grant { session: self.0.clone(), codecs: vec![Codec::H264] })
+    fn authorize<'a>(&'a self, _: Call<'a>) -> BoxFuture<'a, spaceport_types::Result<Grant>> {
+        let (sessions, session) = (self.sessions.clone(), self.session.clone());
+        Box::pin(ready(Ok(Grant { sessions, session, codecs: vec![Codec::H264] })))
     }
 }
 
@@ -57,12 +62,13 @@ impl Server {
             bitrate: None,
             policy: Policy::default(),
             ticket_ttl: None,
+            key: None,
         };
         let session = sessions.open(open, now())?.info.id;
         let (endpoint, driver) = bind(config)?;
         let driver =
             std::thread::Builder::new().name("whep".to_owned()).spawn(move || driver.run())?;
-        let state = State::new(endpoint.clone(), sessions, Arc::new(Open4All(session)));
+        let state = State::new(endpoint.clone(), Arc::new(Open4All { sessions, session }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let router = whep::http::router(state);
         Ok(Self { router, endpoint, publishers, runtime, driver: Some(driver) })

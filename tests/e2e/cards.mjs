@@ -12,8 +12,8 @@ const card = async (page) => ({
 });
 
 const scenarios = {
-  /** The ticket is not one. */
-  async ticket(browser, url) {
+  /** The link opens nothing. */
+  async refused(browser, url) {
     const { page, complaints } = await open(browser, url);
     await reach(page, "failed");
     say({ ...(await card(page)), complaints });

@@ -7,6 +7,7 @@
 import { Decoder } from "../decode.js";
 import { Failure } from "../failure.js";
 import { Painter } from "../present.js";
+import { Opener } from "../sealed.js";
 import { Clock, Median, Meter } from "../stats.js";
 import { parsePacket } from "../wire.js";
 
@@ -73,9 +74,15 @@ export class Media {
   width = 0;
   height = 0;
 
-  /** @param {Events} events */
-  constructor(events) {
+  /** What opens sealed frames. @type {Opener | null} */
+  #opener;
+  /** The frames that are being opened, in their order. */
+  #opening = Promise.resolve();
+
+  /** @param {Events} events @param {Session} session */
+  constructor(events, session) {
     this.events = events;
+    this.#opener = session.key ? new Opener(session.key) : null;
     this.#decoder = new Decoder({
       picture: (frame, packet) => this.#picture(frame, packet),
       keyframe: () => this.requestKeyframe(),
@@ -172,7 +179,17 @@ export class Media {
     if (!packet) return;
     this.#lively = true;
     this.codec = packet.codec;
-    if (!this.#muted) this.#decoder.decode(packet);
+    if (this.#muted) return;
+    if (this.#opener) this.#open(this.#opener, packet);
+    else this.#decoder.decode(packet);
+  }
+
+  /** @param {Opener} opener @param {import("../wire.js").Packet} packet */
+  #open(opener, packet) {
+    this.#opening = this.#opening
+      .then(() => (this.#ended ? null : opener.open(packet)))
+      .then((opened) => opened && !this.#ended && this.#decoder.decode(opened))
+      .then(() => {}, () => this.end(Failure.sealed("What comes cannot be opened with the key in this address.")));
   }
 
   /** @param {VideoFrame} frame @param {import("../wire.js").Packet} packet */

@@ -17,7 +17,7 @@ export class WebSocketTransport extends Media {
 
   /** @param {Session} session @param {Events} events */
   constructor(session, events) {
-    super(events);
+    super(events, session);
     let opened = false;
     // The ticket travels as a subprotocol, so that no proxy logs it as part of an address.
     const socket = new WebSocket(session.wsUrl, ["rcdp.v2", `cua.ticket.${session.ticket}`]);

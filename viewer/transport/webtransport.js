@@ -45,7 +45,7 @@ export class WebTransportTransport extends Media {
 
   /** @param {Session} session @param {Events} events */
   constructor(session, events) {
-    super(events);
+    super(events, session);
     const { url, certificates } = /** @type {NonNullable<Session["webTransport"]>} */ (session.webTransport);
     this.#transport = new WebTransport(url, {
       serverCertificateHashes: certificates.map((value) => ({ algorithm: "sha-256", value })),

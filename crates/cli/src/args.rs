@@ -94,6 +94,10 @@ pub(crate) struct Serve {
     /// `username` and `credential`, or with a `secret` that is shared with the TURN server.
     #[arg(long, value_name = "FILE")]
     pub(crate) ice_servers: Option<PathBuf>,
+    /// Seal what the printed viewer link shows: its pictures open with the key in the link alone, whatever
+    /// relay or proxy lies between.
+    #[arg(long)]
+    pub(crate) sealed: bool,
     /// Media sessions at one time, each of which takes 8 sockets.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_sessions: u16,
@@ -214,6 +218,7 @@ impl Serve {
             config.ice_servers = IceServers::read(file)?;
         }
         config.encoder = self.encoder.clone();
+        config.sealed = self.sealed;
         config.max_sessions = self.max_sessions.into();
         config.home = environment.home;
         config.downloads_dir = self.downloads_dir.clone();

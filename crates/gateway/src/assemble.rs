@@ -21,7 +21,7 @@ use spaceport_teleport::consent::Desk;
 use spaceport_teleport::inbox::Inbox;
 use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::{Media, quic, websocket, whep};
-use spaceport_types::{Error, Kind, Redacted, Result, Size};
+use spaceport_types::{Error, Kind, MediaKey, Redacted, Result, Size};
 use tokio::net::TcpListener;
 use tokio::time::interval;
 use tower_http::cors::{Any, CorsLayer};
@@ -71,6 +71,8 @@ pub struct Gateway {
     token: Redacted<String>,
     quic: Quic,
     whep: (whep::Endpoint, whep::Driver),
+    /// Whether the viewer page's pictures are sealed.
+    sealed: bool,
     /// Ends with the gateway.
     demo: Option<Demo>,
 }
@@ -146,7 +148,8 @@ impl Gateway {
             })?,
         )?;
         let whep = (endpoint, driver);
-        Ok(Self { service, router, listener, endpoints, token, quic, whep, demo })
+        let sealed = config.sealed;
+        Ok(Self { service, router, listener, endpoints, token, quic, whep, sealed, demo })
     }
 
     /// Serves a program's tools beside its own routes, to whoever has the Space token.
@@ -179,13 +182,16 @@ impl Gateway {
         &self.token
     }
 
-    /// The viewer page's address with a fresh ticket in its fragment, where nothing logs it.
+    /// The viewer page's address with a fresh ticket in its fragment, where nothing logs it, and with the
+    /// key to what it shows where that is sealed.
     ///
     /// # Errors
     ///
     /// As [`Service::viewer_ticket`].
     pub fn viewer_url(&self) -> Result<Redacted<String>> {
-        let ticket = self.service.viewer_ticket(Some(auth::VIEWER_TICKET_TTL), Policy::ViewOnly)?;
+        let key = if self.sealed { Some(media_key()?) } else { None };
+        let ttl = Some(auth::VIEWER_TICKET_TTL);
+        let ticket = self.service.viewer_ticket(ttl, Policy::ViewOnly, key)?;
         Ok(Redacted::new(format!("{}{}", self.url(), ticket.viewer_path.expose())))
     }
 
@@ -232,6 +238,13 @@ impl Gateway {
             Err(_) => Err(Error::new(Kind::Internal, "the WebRTC driver panicked")),
         }
     }
+}
+
+fn media_key() -> Result<MediaKey> {
+    let mut bytes = [0; MediaKey::SIZE];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(Kind::Io, "no random bytes").source(error.to_string()))?;
+    Ok(MediaKey::new(bytes))
 }
 
 /// Routes that only the token opens.

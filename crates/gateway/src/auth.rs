@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use spaceport_session::{Policy, Ticket, Tickets};
-use spaceport_types::{Error, Kind, Redacted, Result};
+use spaceport_types::{Error, Kind, MediaKey, Redacted, Result};
 use std::sync::Mutex;
 use subtle::ConstantTimeEq as _;
 
@@ -25,9 +25,11 @@ const SPACE_AUTHORIZATION: &str = "x-cua-env-authorization";
 pub(crate) const VIEWER_TICKET_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a viewer ticket allows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ViewerGrant {
     pub(crate) policy: Policy,
+    /// Seals what the page shows.
+    pub(crate) key: Option<MediaKey>,
 }
 
 /// The secrets of one gateway.

@@ -56,6 +56,8 @@ pub struct Config {
     pub downloads_dir: Option<PathBuf>,
     /// Where apps live that sessions are moved into. `None`: none are.
     pub machine: Option<Machine>,
+    /// Seal what the printed viewer page shows, from here to the page.
+    pub sealed: bool,
     /// Media sessions at one time. Each takes a few sockets, so this is what bounds a crowd.
     pub max_sessions: usize,
     /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
@@ -80,6 +82,7 @@ impl Config {
             files_root: None,
             downloads_dir: None,
             machine: None,
+            sealed: false,
             max_sessions: Limits::default().sessions,
             encoder: None,
         }

@@ -7,13 +7,12 @@ use std::time::SystemTime;
 
 use futures_util::future::{BoxFuture, ready};
 use http::header::AUTHORIZATION;
-use spaceport_session::Policy;
 use spaceport_transport::whep;
 use spaceport_transport::whep::http::{Call, IceServer};
 use spaceport_types::{Error, Kind, Result, SessionId};
 use tokio::time::Instant;
 
-use crate::auth::bearer;
+use crate::auth::{ViewerGrant, bearer};
 use crate::ice_servers::IceServers;
 use crate::service::{OpenRequest, Service};
 
@@ -75,11 +74,13 @@ impl Gate {
     async fn session(&self, secret: &str, display: Option<&str>) -> Result<SessionId> {
         let request = OpenRequest { display: display.map(str::to_owned), ..OpenRequest::default() };
         if self.service.auth().is_token(secret) {
-            return self.service.open_shared(request, Policy::ViewOnly).await;
+            return self.service.open_shared(request).await;
         }
         let now = Instant::now().into_std();
         match self.service.auth().viewer(secret, now) {
-            Ok(grant) => self.service.open_shared(request, grant.policy).await,
+            Ok(ViewerGrant { policy, key }) => {
+                self.service.open_shared(OpenRequest { policy, key, ..request }).await
+            }
             Err(error) if error.kind() == Kind::Unauthenticated => {
                 self.service.sessions().redeem(secret, now)
             }

@@ -170,6 +170,8 @@ struct ViewerAnswer {
     codecs: Vec<&'static str>,
     frame_size: [u32; 2],
     policy: &'static str,
+    /// Frames can only be opened with the key in the page's address.
+    sealed: bool,
 }
 
 /// How to connect with WebTransport, which has a port and a certificate of its own.
@@ -262,6 +264,7 @@ fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> View
         ws_path: "/media",
         whep_path: "/whep",
         webtransport: web_transport(service),
+        sealed: opened.sealed,
         codec: opened.codec.name(),
         codecs: service.codecs().iter().map(|codec| codec.name()).collect(),
         frame_size: [size.width, size.height],

@@ -1,6 +1,6 @@
 //! Every verb once. `grpc` and `http` translate to and from what stands here, and add nothing.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,8 @@ use spaceport_session::{
 };
 use spaceport_transport::quic;
 use spaceport_types::{
-    Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, Redacted, Result, SessionId, Target,
+    Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, MediaKey, Redacted, Result, SessionId,
+    Target,
 };
 use tokio::time::Instant;
 
@@ -46,14 +47,15 @@ struct Inner {
     facts: Facts,
     started: Instant,
     /// Sessions opened for viewer pages, so that a page that is reloaded comes back to its own.
-    viewer_sessions: Mutex<BTreeMap<ViewerKey, SessionId>>,
+    viewer_sessions: Mutex<HashMap<ViewerKey, SessionId>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ViewerKey {
     target: Target,
     max_fps: u32,
     max_dimension: u32,
+    key: Option<MediaKey>,
 }
 
 /// What this Space is and can do.
@@ -124,6 +126,8 @@ pub struct OpenRequest {
     pub bidirectional: bool,
     /// What viewers may do.
     pub policy: Policy,
+    /// Seals the frames between here and the viewers.
+    pub key: Option<MediaKey>,
 }
 
 /// Something to do with a window.
@@ -169,6 +173,8 @@ pub struct Opened {
     pub geometry: Geometry,
     /// What viewers may do.
     pub policy: Policy,
+    /// Whether frames are sealed from end to end.
+    pub sealed: bool,
 }
 
 /// A way into the viewer page.
@@ -386,6 +392,7 @@ impl Service {
             bitrate,
             policy: Policy::ViewOnly,
             ticket_ttl: request.ticket_ttl,
+            key: request.key,
         };
         let opened = self.inner.sessions.open(open, Instant::now().into_std())?;
         tracing::info!(session = opened.info.id.short(), %codec, "session opened");
@@ -526,16 +533,27 @@ impl Service {
         self.inner.sessions.close(id)
     }
 
-    /// A ticket for the viewer page.
+    /// A ticket for the viewer page. With a `key`, what it shows is sealed, and whoever opens the page
+    /// needs that key, too.
     ///
     /// # Errors
     ///
     /// `limit_exceeded` when too many are out.
-    pub fn viewer_ticket(&self, ttl: Option<Duration>, policy: Policy) -> Result<ViewerTicket> {
+    pub fn viewer_ticket(
+        &self,
+        ttl: Option<Duration>,
+        policy: Policy,
+        key: Option<MediaKey>,
+    ) -> Result<ViewerTicket> {
         let now = Instant::now();
         let ttl = ttl.unwrap_or(VIEWER_TICKET_TTL);
-        let ticket = self.inner.auth.viewer_ticket(ViewerGrant { policy }, ttl, now.into_std())?;
-        let viewer_path = format!("/viewer/#ticket={}", ticket.secret.expose());
+        let sealed = key.as_ref().map(MediaKey::to_text);
+        let grant = ViewerGrant { policy, key };
+        let ticket = self.inner.auth.viewer_ticket(grant, ttl, now.into_std())?;
+        let mut viewer_path = format!("/viewer/#ticket={}", ticket.secret.expose());
+        if let Some(key) = sealed {
+            viewer_path = format!("{viewer_path}&key={}", key.expose());
+        }
         Ok(ViewerTicket {
             expires_at: wall_clock(ticket.expires_at.into()),
             ticket: ticket.secret,
@@ -552,7 +570,8 @@ impl Service {
     pub async fn open_viewer(&self, ticket: &str, request: OpenRequest) -> Result<Opened> {
         match self.way(ticket)? {
             Way::Page(grant) => {
-                let (info, ticket) = self.shared_session(request, grant.policy).await?;
+                let request = OpenRequest { policy: grant.policy, key: grant.key, ..request };
+                let (info, ticket) = self.shared_session(request).await?;
                 Ok(opened(info, &ticket))
             }
             Way::Session(info) => {
@@ -617,19 +636,19 @@ impl Service {
     /// # Errors
     ///
     /// As [`Service::open`].
-    pub async fn open_shared(&self, request: OpenRequest, policy: Policy) -> Result<SessionId> {
-        Ok(self.shared_session(request, policy).await?.0.id)
+    pub async fn open_shared(&self, request: OpenRequest) -> Result<SessionId> {
+        Ok(self.shared_session(request).await?.0.id)
     }
 
     /// An open session with room for a further viewer, and a ticket to it.
-    async fn shared_session(
-        &self,
-        request: OpenRequest,
-        policy: Policy,
-    ) -> Result<(SessionInfo, Ticket)> {
+    async fn shared_session(&self, request: OpenRequest) -> Result<(SessionInfo, Ticket)> {
         let (target, _) = self.find_target(&request).await?;
-        let key =
-            ViewerKey { target, max_fps: request.max_fps, max_dimension: request.max_dimension };
+        let key = ViewerKey {
+            target,
+            max_fps: request.max_fps,
+            max_dimension: request.max_dimension,
+            key: request.key.clone(),
+        };
         let known = self.viewer_sessions().get(&key).cloned();
         let now = Instant::now().into_std();
         if let Some(id) = known
@@ -639,7 +658,7 @@ impl Service {
         {
             return Ok((info, ticket));
         }
-        let (info, ticket) = self.open_session(OpenRequest { policy, ..request }).await?;
+        let (info, ticket) = self.open_session(request).await?;
         let mut sessions = self.viewer_sessions();
         sessions.retain(|_, id| self.inner.sessions.info(id).is_ok());
         sessions.insert(key, info.id.clone());
@@ -647,7 +666,7 @@ impl Service {
         Ok((info, ticket))
     }
 
-    fn viewer_sessions(&self) -> std::sync::MutexGuard<'_, BTreeMap<ViewerKey, SessionId>> {
+    fn viewer_sessions(&self) -> std::sync::MutexGuard<'_, HashMap<ViewerKey, SessionId>> {
         self.inner.viewer_sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -683,6 +702,7 @@ fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
         settings: info.settings,
         geometry: info.geometry,
         policy: info.policy,
+        sealed: info.key.is_some(),
     }
 }
 

@@ -746,6 +746,7 @@ mod tests {
                 bitrate: Some(Bitrate::from_kbps(8_000)),
                 policy: Policy::default(),
                 ticket_ttl: None,
+                key: None,
             };
             let session = sessions.open(open, clock::instant()).unwrap().info.id;
             Self { sessions, session, threads }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use spaceport_types::{
-    Bitrate, Bounds, Cause, Codec, Error, Geometry, Issue, Kind, Result, SessionId, Target,
-    ViewerId,
+    Bitrate, Bounds, Cause, Codec, Error, Geometry, Issue, Kind, MediaKey, Result, SessionId,
+    Target, ViewerId,
 };
 
 use crate::ladder::{Ladder, Launching};
@@ -94,6 +94,8 @@ pub struct Open {
     pub policy: Policy,
     /// The life of the first ticket.
     pub ticket_ttl: Option<Duration>,
+    /// Seals its frames between here and its viewers; nothing in between can read them then.
+    pub key: Option<MediaKey>,
 }
 
 /// What a client gets for opening a session.
@@ -122,6 +124,8 @@ pub struct SessionInfo {
     pub geometry: Geometry,
     /// How many sockets watch it now.
     pub sockets: usize,
+    /// What its frames are sealed with, if they are.
+    pub key: Option<MediaKey>,
 }
 
 /// How a viewer comes.
@@ -182,6 +186,7 @@ struct Session {
     codec: Codec,
     settings: Settings,
     policy: Policy,
+    key: Option<MediaKey>,
     /// The sorts of pictures its viewers get, each a stream.
     pictures: BTreeSet<Picture>,
     viewers: Vec<(Carrier, Weak<Binding>)>,
@@ -262,6 +267,7 @@ impl Sessions {
             codec: request.codec,
             settings,
             policy: request.policy,
+            key: request.key,
             pictures: BTreeSet::new(),
             viewers: Vec::new(),
             open_until: ticket.expires_at,
@@ -304,13 +310,22 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// `stream` with cause `session_closed` or `too_many_viewers`.
+    /// `stream` with cause `session_closed` or `too_many_viewers`; `capability_missing` for a WebRTC peer
+    /// of a sealed session, because no browser would open what it gets.
     pub fn attach(&self, id: &SessionId, attach: Attach) -> Result<Subscriber> {
         let limits = &self.inner.limits;
         let mut state = self.state();
         let viewer = ViewerId::new(state.next_viewer);
         state.next_viewer += 1;
         let session = state.sessions.get_mut(id).ok_or_else(|| closed(id))?;
+        if session.key.is_some() && attach.carrier == Carrier::Peer {
+            return Err(Error::new(
+                Kind::CapabilityMissing,
+                format!("session `{id}` is sealed from end to end, which WebRTC cannot carry"),
+            )
+            .with("session", id)
+            .hint("Watch over WebTransport, QUIC or the media socket"));
+        }
         session.viewers.retain(|(_, binding)| binding.strong_count() > 0);
         let limit = match attach.carrier {
             Carrier::Socket => limits.sockets_per_session,
@@ -542,6 +557,7 @@ impl Session {
             policy: self.policy,
             geometry: self.target.current(self.settings.max_dimension, false),
             sockets: self.viewers_by(Carrier::Socket),
+            key: self.key.clone(),
         }
     }
 
@@ -684,6 +700,7 @@ mod tests {
             bitrate: None,
             policy: Policy::ViewOnly,
             ticket_ttl: None,
+            key: None,
         }
     }
 

@@ -11,7 +11,7 @@ use spaceport_session::{
     Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo, Sessions,
     Subscriber,
 };
-use spaceport_types::{Bitrate, Error, Geometry, Kind, Packet, Result, SessionId};
+use spaceport_types::{Bitrate, Error, Geometry, Kind, MediaKey, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;
 use spaceport_wire::control::{
     ActionResult, AppliedPreferences, ClientMessage, CursorMode, Failure, GeometryControl,
@@ -19,6 +19,7 @@ use spaceport_wire::control::{
     SessionOpened, Stats, capability,
 };
 use spaceport_wire::packet::{self, Encoded};
+use spaceport_wire::sealed::Sealer;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::door::{Clock, Pass};
@@ -118,6 +119,10 @@ pub(crate) async fn serve<C: Carrier>(pass: Pass, mut carrier: C) {
         Ok(attached) => attached,
         Err(error) => return carrier.close(CloseCode::for_error(&error)).await,
     };
+    let sealer = match info.key.as_ref().map(sealer).transpose() {
+        Ok(sealer) => sealer,
+        Err(error) => return carrier.close(CloseCode::for_error(&error)).await,
+    };
     let mut viewer = Viewer {
         sessions,
         session,
@@ -128,6 +133,7 @@ pub(crate) async fn serve<C: Carrier>(pass: Pass, mut carrier: C) {
         sent: Sent::default(),
         interval: interval(info.settings.max_fps),
         cuts: 0,
+        sealer,
     };
     tracing::info!(id = %viewer.subscriber.id(), "viewer attached");
     let ended = match viewer.greet(&mut carrier, &info).await {
@@ -146,6 +152,14 @@ pub(crate) async fn serve<C: Carrier>(pass: Pass, mut carrier: C) {
         cuts = stats.cuts,
         "viewer left"
     );
+}
+
+/// A sender that is told apart from every other that has the key, those of earlier runs included.
+fn sealer(key: &MediaKey) -> Result<Sealer> {
+    let mut id = [0; 8];
+    getrandom::fill(&mut id)
+        .map_err(|error| Error::new(Kind::Io, "no random bytes").source(error.to_string()))?;
+    Sealer::new(key, u64::from_be_bytes(id))
 }
 
 fn interval(max_fps: u32) -> Duration {
@@ -171,6 +185,8 @@ struct Viewer {
     interval: Duration,
     /// Cuts of this viewer that its carrier knows of.
     cuts: u64,
+    /// Seals what only the viewer is to open.
+    sealer: Option<Sealer>,
 }
 
 impl Viewer {
@@ -179,6 +195,8 @@ impl Viewer {
         let capabilities =
             [capability::DESKTOP, capability::KEYFRAME_ON_ATTACH, capability::CURSOR];
         self.say(carrier, &ServerMessage::hello(capabilities)).await?;
+        let mut here = capabilities.to_vec();
+        here.extend(self.sealer.is_some().then_some(capability::SEALED));
         let opened = SessionOpened {
             session_id: self.session.to_string(),
             target: info.target.clone(),
@@ -191,7 +209,7 @@ impl Viewer {
             bitrate_kbps: info.settings.bitrate.kbps(),
             policy: wire_policy(info.policy),
             geometry_control: GeometryControl::ObserveOnly,
-            capabilities: capabilities.into_iter().map(Into::into).collect(),
+            capabilities: here.into_iter().map(Into::into).collect(),
             actions: Vec::new(),
         };
         self.say(carrier, &ServerMessage::SessionOpened(Box::new(opened))).await
@@ -272,7 +290,7 @@ impl Viewer {
                 self.say(carrier, &message).await?;
             }
         }
-        let encoded = match packet::encode(&self.session, packet) {
+        let encoded = match self.encode(packet) {
             Ok(encoded) => encoded,
             Err(error) => {
                 tracing::error!(%error, "a packet could not be framed");
@@ -293,6 +311,14 @@ impl Viewer {
         self.sent.bytes += bytes;
         self.sent.last_at = Some(Instant::now());
         Ok(())
+    }
+
+    /// A packet as it is sent: framed, and sealed if it is to be.
+    fn encode(&mut self, packet: &Packet) -> Result<Encoded> {
+        let Some(sealer) = &mut self.sealer else { return packet::encode(&self.session, packet) };
+        let header = packet::Header::new(&self.session, packet);
+        let payload = sealer.seal(&header, &packet.payload)?;
+        packet::encode_parts(header, payload)
     }
 
     async fn hear<C: Carrier>(&mut self, carrier: &mut C, text: &str) -> Result<(), End> {

@@ -224,6 +224,8 @@ pub mod capability {
     pub const AUDIO: &str = "audio.v1";
     /// The pointer is told beside the picture when asked for.
     pub const CURSOR: &str = "cursor.v1";
+    /// The payload of every packet is sealed from end to end ([`crate::sealed`]).
+    pub const SEALED: &str = "sframe.v1";
 }
 
 /// What a viewer is attached to, and under which terms.

@@ -15,6 +15,7 @@ pub mod order;
 pub mod packet;
 pub mod pb;
 pub mod relay;
+pub mod sealed;
 pub mod status;
 pub mod stream;
 pub mod ticket;

@@ -8,6 +8,8 @@ mod quic_control;
 mod rcdp_control;
 #[path = "../../../tests/fuzz/replay.rs"]
 mod replay;
+#[path = "../../../tests/fuzz/properties/sealed_frame.rs"]
+mod sealed_frame;
 #[path = "../../../tests/fuzz/properties/video_datagram.rs"]
 mod video_datagram;
 
@@ -29,4 +31,9 @@ fn video_datagram_seeds_hold() {
 #[test]
 fn rcdp_control_seeds_hold() {
     replay::replay("rcdp_control", rcdp_control::check);
+}
+
+#[test]
+fn sealed_frame_seeds_hold() {
+    replay::replay("sealed_frame", sealed_frame::check);
 }

@@ -178,6 +178,7 @@ fn open_request(wanted: pb::OpenMediaRequest) -> spaceport_types::Result<OpenReq
         ticket_ttl: convert::duration("ticket_ttl", wanted.ticket_ttl)?,
         bidirectional: wanted.geometry_control == i32::from(pb::GeometryControl::Bidirectional),
         policy: convert::policy(wanted.policy)?,
+        key: None,
     })
 }
 

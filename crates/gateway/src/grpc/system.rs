@@ -90,7 +90,7 @@ impl SystemService for Api {
     ) -> Result<Response<pb::CreateViewerTicketResponse>, Status> {
         let wanted = request.into_inner();
         let ticket = convert::duration("ttl", wanted.ttl)
-            .and_then(|ttl| self.service.viewer_ticket(ttl, convert::policy(wanted.policy)?))
+            .and_then(|ttl| self.service.viewer_ticket(ttl, convert::policy(wanted.policy)?, None))
             .map_err(|error| error::status(&error))?;
         Ok(Response::new(pb::CreateViewerTicketResponse {
             ticket: ticket.ticket.expose().clone(),

@@ -97,6 +97,7 @@ impl Server {
             bitrate: None,
             policy: Policy::default(),
             ticket_ttl: None,
+            key: None,
         };
         let session = sessions.open(open, now()).unwrap().info.id;
         let (endpoint, driver) = bind(config).unwrap();

@@ -1025,6 +1025,7 @@ mod tests {
             bitrate: None,
             policy: Policy::default(),
             ticket_ttl: None,
+            key: None,
         };
         let session = sessions.open(open, now).unwrap().info.id;
         let attach = Attach { codec: Codec::H264, carrier: Carrier::Peer, cursor: Cursor::Apart };
