@@ -32,6 +32,10 @@ const LATE: Duration = Duration::from_millis(120);
 /// A packet that waited less than this found the path free, at any usual frame rate.
 const ROOM: Duration = Duration::from_millis(50);
 
+/// Two arrivals in a row of which less than this part of what is sent went through tell of a path that is much
+/// narrower than it was: nothing is gained by waiting for more of them.
+const NARROWER: f64 = 0.5;
+
 /// How long everything has to be late before the path counts as full: longer than a keyframe takes
 /// on a path that has room for the stream.
 const FULL_AFTER: Duration = Duration::from_millis(200);
@@ -109,6 +113,8 @@ pub(super) struct Track {
     below: Option<(Duration, Instant)>,
     /// What it said last that went through.
     through: Option<f64>,
+    /// The bytes of an arrival that was held up for so long that the path must be much narrower.
+    narrower: Option<f64>,
     strained_at: Option<Instant>,
     settled_at: Option<Instant>,
     raise: Raise,
@@ -179,6 +185,10 @@ impl Track {
         }
         self.below = Some((path.queued, now));
         self.through = path.through.map(|rate| rate.bps() as f64);
+        if self.is_much_narrower(path.queued, now, current) {
+            self.cut(now, path.queued, current);
+            return true;
+        }
         if self.last_sent.is_some_and(|at| now < at + TOLD) {
             return false; // what is sent knows the rest of the wait
         }
@@ -213,6 +223,21 @@ impl Track {
         self.settled_at = Some(now + SETTLE_MOVED);
         self.raise.since = Some(now);
         self.raise.bytes = 0;
+    }
+
+    /// Whether this arrival and the one before say so.
+    fn is_much_narrower(&mut self, waited: Duration, now: Instant, current: Bitrate) -> bool {
+        let settled = self.settled_at.is_none_or(|at| now >= at);
+        let sent = self.limit.unwrap_or(current.bps() as f64).min(current.bps() as f64);
+        let slow = self.through.filter(|&rate| waited >= LATE && rate < sent * NARROWER && settled);
+        let bytes = slow.map(|rate| rate * waited.as_secs_f64() / 8.0);
+        let before = std::mem::replace(&mut self.narrower, bytes);
+        let both = before.zip(bytes).map(|(before, bytes)| before + bytes);
+        let narrower = both.is_some_and(|bytes| bytes >= FULL_WITH as f64);
+        if narrower {
+            self.narrower = None;
+        }
+        narrower
     }
 
     fn below(&self, now: Instant) -> Duration {
@@ -358,6 +383,41 @@ pub(super) mod tests {
 
     fn kbps(track: &Track) -> u32 {
         track.capacity().map_or(u32::MAX, Bitrate::kbps)
+    }
+
+    /// An arrival of `bytes` that took `waited` longer than it should have.
+    fn arrival(bytes: f64, waited: Duration) -> Path {
+        let through = Bitrate::from_bps((bytes * 8.0 / waited.as_secs_f64()) as u64);
+        Path { capacity: None, queued: waited, through: Some(through) }
+    }
+
+    #[test]
+    fn two_arrivals_that_took_much_too_long_are_enough() {
+        let (mut track, now) = (Track::default(), Line::new().now);
+        track.sent(Some(now), 30_000, now, CEILING, CEILING);
+        let late = arrival(20_000.0, Duration::from_millis(160));
+        assert!(!track.told(late, now + late.queued, CEILING, CEILING), "one may be a hiccup");
+        let now = now + late.queued * 2;
+        assert!(track.told(late, now, CEILING, CEILING));
+        let limit = track.capacity().unwrap().kbps();
+        assert!((500..=1_000).contains(&limit), "{limit} of 1000");
+        assert!(
+            !track.told(late, now + late.queued, CEILING, CEILING),
+            "it is of what was sent before"
+        );
+    }
+
+    #[test]
+    fn a_busy_machine_and_a_large_keyframe_are_no_narrow_path() {
+        let small = arrival(2_000.0, Duration::from_millis(160));
+        let large = arrival(200_000.0, Duration::from_millis(200));
+        for late in [small, large] {
+            let (mut track, now) = (Track::default(), Line::new().now);
+            track.sent(Some(now), 30_000, now, CEILING, CEILING);
+            for at in [1, 2] {
+                assert!(!track.told(late, now + late.queued * at, CEILING, CEILING), "{late:?}");
+            }
+        }
     }
 
     #[test]
