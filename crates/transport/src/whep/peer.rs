@@ -24,7 +24,7 @@ use super::clock::Clock;
 use super::driver::Route;
 use super::offer::{Choice, Credentials, Fragment, Offer, restart_answer};
 use super::packetize::{Packetizer, with_vp9_picture_id};
-use super::path::{self, Path, Queue};
+use super::path::{self, Measured, Path, Queue};
 use super::socket::Socket;
 
 /// How long a viewer may take from its offer to the end of the DTLS handshake. ICE gives up on a
@@ -47,9 +47,14 @@ const KEYFRAME_EVERY: Duration = Duration::from_millis(500);
 /// are longer than the frames of a moving picture are apart.
 const REPEAT_AFTER: [Duration; 2] = [Duration::from_millis(60), Duration::from_millis(160)];
 
-/// Packets that can be sent again on request, and for how long: three seconds of 5 Mbit/s.
-const RESEND_PACKETS: usize = 2048;
-const RESEND_FOR: Duration = Duration::from_secs(3);
+/// Packets that can be sent again on request, and for how long: some round trips, and the frames that a viewer
+/// waits through before it finds that one is missing. A packet that is kept takes 432 bytes beside its
+/// payload, which all viewers share.
+const RESEND_NEAR: Resend = Resend { packets: 512, age: Duration::from_millis(600) };
+const RESEND_FAR: Resend = Resend { packets: 2048, age: Duration::from_secs(2) };
+
+/// A viewer is far away from this round trip on, without queues.
+const FAR: Duration = Duration::from_millis(120);
 
 /// The share of the last second that retransmissions may take; beyond it they are forgotten. A
 /// still desktop sends a few packets now and then, where resending two of them twice is most of
@@ -60,15 +65,18 @@ const RESEND_SHARE: f32 = 0.8;
 /// taking them together is what lets them leave in one batch. The rest comes a millisecond later.
 const AT_ONCE: usize = 512;
 
-/// How often the engine's estimate is looked at: as often as viewers give feedback.
-const ESTIMATE_EVERY: Duration = Duration::from_millis(100);
-
-/// How long nothing is sent on a path that has collapsed: until its queue, which is full of what nobody
-/// can use any more, has room for a keyframe.
-const DRAIN: Duration = Duration::from_millis(150);
+/// How often what the engine measured is looked at: as often as viewers give feedback when much is sent.
+const MEASURE_EVERY: Duration = Duration::from_millis(50);
 
 /// What the engine calls at once: a microsecond after the last call.
 const SOON: Duration = Duration::from_micros(2);
+
+/// How much is kept for those who miss it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Resend {
+    packets: usize,
+    age: Duration,
+}
 
 /// What every peer of an endpoint has in common.
 #[derive(Clone, Debug)]
@@ -147,7 +155,7 @@ pub(super) fn negotiate(
         .set_dtls_cert(identity.certificate.clone())
         .set_rtp_mode(true)
         .enable_bwe(start)
-        .set_stats_interval(start.map(|_| ESTIMATE_EVERY))
+        .set_stats_interval(start.map(|_| MEASURE_EVERY))
         .clear_codecs()
         .set_extension_map(extensions);
     let pt = Pt::from(choice.payload_type());
@@ -250,10 +258,12 @@ pub(super) struct Peer {
     pace_here: bool,
     /// Whether deltas are passed over because it was cut to the next keyframe.
     cut: bool,
-    /// Until when nothing is sent.
+    /// Until when nothing is sent, and when a path has room again that had none.
     drains: Option<Instant>,
+    clears: Option<Instant>,
     keyframe: Throttle,
     tail: Option<Tail>,
+    resend: Resend,
     /// Where media goes, if it goes by TCP.
     over_tcp: Option<SocketAddr>,
     /// News of why the stream stands still, or that it goes on.
@@ -345,9 +355,11 @@ impl Peer {
             pace_here,
             cut: false,
             drains: None,
+            clears: None,
             choice,
             keyframe: Throttle::default(),
             tail: None,
+            resend: RESEND_NEAR,
             over_tcp: None,
             suspended: None,
             routes: Vec::new(),
@@ -362,7 +374,7 @@ impl Peer {
             Connection::Connected => None,
         };
         let tail = self.tail.as_ref().and_then(Tail::due);
-        let others = [connection, tail, self.keyframe.due(), self.drains];
+        let others = [connection, tail, self.keyframe.due(), self.drains, self.clears];
         others.into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
@@ -456,7 +468,10 @@ impl Peer {
             self.request_keyframe(now);
         }
         // What waited is sent after this.
-        self.drains = self.drains.filter(|&until| now < until);
+        if self.drains.take_if(|until| now >= *until).is_some() {
+            self.follow_path(now);
+        }
+        self.clears = self.clears.filter(|&at| now < at);
         if let Some(tail) = &mut self.tail
             && tail.due().is_some_and(|due| now >= due)
         {
@@ -587,8 +602,9 @@ impl Peer {
         let full = self.over_tcp.is_some_and(|remote| socket.tcp.is_full(remote));
         let queue = self.queued(now);
         let Some(path) = &mut self.path else { return full };
-        if full || path.is_full(queue) {
+        if full || path.is_full(queue, now) {
             path.held(now);
+            self.clears = path.clears(now);
             return true;
         }
         if !self.cut && path.is_behind(waiting, self.subscriber.backlog_bytes()) {
@@ -765,16 +781,21 @@ impl Peer {
     /// Sent again, what was lost when a path collapsed takes as long as it took to find that out, times
     /// the factor by which the path became narrower; a keyframe takes its own time.
     fn start_over(&mut self, now: Instant) {
-        if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
-            // A new cache is an empty one: what is asked for from now on was sent after this.
-            stream.set_rtx_cache(RESEND_PACKETS, RESEND_FOR, Some(RESEND_SHARE));
-        }
+        self.forget_sent();
         self.cut = true;
         self.totals.cuts += 1;
-        self.drains = Some(now + DRAIN);
+        self.drains = self.path.as_ref().map(|path| path.drained(now));
         // The encoder has to know the rate before it makes the keyframe.
         self.tell_path(now);
         self.request_keyframe(now);
+    }
+
+    /// Has nothing sent again that was sent before this: a new cache is an empty one.
+    fn forget_sent(&mut self) {
+        let Resend { packets, age } = self.resend;
+        if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
+            stream.set_rtx_cache(packets, age, Some(RESEND_SHARE));
+        }
     }
 
     /// Tells the session what the path carries, if that is news.
@@ -794,12 +815,13 @@ impl Peer {
         let Some(path) = &mut self.path else { return };
         self.deadline = path.deadline(self.deadline, queue, now);
         let advice = path.advise(queue, now);
-        if let Some(desired) = advice.desired {
-            self.rtc.bwe().set_desired_bitrate(Bitrate::bps(desired));
-        }
         if let Some(estimate) = advice.restart {
             tracing::debug!(estimate, "looking for more");
             self.rtc.bwe().reset(Bitrate::bps(estimate));
+        }
+        // After that, because it sets the pace, too.
+        if let Some(desired) = advice.desired {
+            self.rtc.bwe().set_desired_bitrate(Bitrate::bps(desired));
         }
     }
 
@@ -810,7 +832,8 @@ impl Peer {
                 self.has_media = true;
                 self.connection = Connection::Connected;
                 if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(self.mid, None) {
-                    stream.set_rtx_cache(RESEND_PACKETS, RESEND_FOR, Some(RESEND_SHARE));
+                    let Resend { packets, age } = self.resend;
+                    stream.set_rtx_cache(packets, age, Some(RESEND_SHARE));
                     if let Some(path) = &mut self.path
                         && self.here
                         && !self.pace_here
@@ -824,10 +847,21 @@ impl Peer {
             Event::PeerStats(stats) => {
                 // Not the event of its own, which is a mean over seconds.
                 if let (Some(path), Some(estimate)) = (&mut self.path, stats.bwe_tx) {
-                    tracing::trace!(%estimate, "the path carries");
-                    if path.estimated(estimate.as_u64(), now) {
-                        tracing::debug!(%estimate, "the path collapsed");
+                    let measured = Measured {
+                        estimate: estimate.as_u64(),
+                        round_trip: stats.rtt,
+                        lost: stats.egress_loss_fraction.unwrap_or_default(),
+                    };
+                    tracing::trace!(?measured, "the path carries");
+                    let collapsed = path.measured(measured, now);
+                    let far = path.round_trip().is_some_and(|shortest| shortest >= FAR);
+                    if collapsed {
+                        tracing::debug!(?measured, "the path collapsed");
                         self.start_over(now);
+                    }
+                    if far && self.resend == RESEND_NEAR {
+                        self.resend = RESEND_FAR;
+                        self.forget_sent();
                     }
                 }
             }
