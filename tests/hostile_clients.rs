@@ -10,6 +10,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustls::DigitallySignedStruct;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use spaceport_tests::{
     Answer, Event, Gateway, Request, Script, Socket, TOKEN, measured, wait_until,
@@ -325,6 +328,102 @@ fn a_quic_client_with_a_stale_ticket_is_refused_and_told_why() {
         assert!(stale, "{error:?}");
     }
     world.assert_untouched();
+}
+
+/// A client that completes the handshake and then says nothing, or half a word, is let go, and told by which code.
+#[test]
+fn a_quic_client_that_never_speaks_after_its_handshake_is_closed() {
+    /// How many at once; a server takes in a hundred without a ticket.
+    const SILENT: usize = 40;
+    let world = World::new();
+    let address = world.udp("quic");
+    let began = Instant::now();
+    let codes = world.runtime.block_on(async {
+        let mut config = silent_client();
+        // Only our own patience, or the server's: not an idle connection's end.
+        let mut transport = quinn::TransportConfig::default();
+        transport.keep_alive_interval(Some(Duration::from_secs(1)));
+        config.transport_config(Arc::new(transport));
+        let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut silent = tokio::task::JoinSet::new();
+        for index in 0..SILENT {
+            let connecting = endpoint.connect_with(config.clone(), address, "any.name").unwrap();
+            silent.spawn(async move {
+                let connection = connecting.await.unwrap();
+                let mut control = None;
+                if index % 2 == 0 {
+                    let (mut send, receive) = connection.open_bi().await.unwrap();
+                    send.write_all(&[0, 0]).await.unwrap();
+                    control = Some((send, receive));
+                }
+                let closed = tokio::time::timeout(Duration::from_secs(60), connection.closed());
+                let closed = closed.await.expect("it stays open");
+                drop(control);
+                match closed {
+                    quinn::ConnectionError::ApplicationClosed(close) => {
+                        close.error_code.into_inner()
+                    }
+                    other => panic!("{other}"),
+                }
+            });
+        }
+        silent.join_all().await
+    });
+    measured(format_args!("{} silent clients were closed in {:?}", codes.len(), began.elapsed()));
+    assert_eq!(codes, [0x401; SILENT]);
+    world.assert_untouched();
+}
+
+/// Speaks the media protocol's name and takes any certificate.
+fn silent_client() -> quinn::ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_no_client_auth();
+    tls.alpn_protocols = vec!["rcdp/2".into()];
+    let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    quinn::ClientConfig::new(Arc::new(tls))
+}
+
+#[derive(Debug)]
+struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 /// A socket that is open and answers nothing: no ping, no close. It is let go after a minute of that.

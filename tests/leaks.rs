@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use spaceport_testkit::Xvfb;
 use spaceport_tests::{Answer, Event, Gateway, Request, Socket, Via, Window, measured, wait_until};
-use spaceport_types::Size;
+use spaceport_transport::quic;
+use spaceport_transport::whep::player::{self, Played, Player};
+use spaceport_types::{Redacted, Size};
 use spaceport_wire::pb::{
     ListWindowsRequest, ListWindowsResponse, MediaTarget, OpenMediaRequest, OpenMediaResponse,
     media_target,
 };
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 /// What a process holds.
 #[derive(Clone, Copy, Debug)]
@@ -153,23 +156,8 @@ impl World {
         Request { method, path, headers, body }.send(self.gateway.http()).unwrap()
     }
 
-    /// What the gateway holds when everybody has left and everything has closed.
     fn settled(&self, what: &str) -> Held {
-        let names = ["spaceport_viewers", "spaceport_pipelines", "spaceport_rungs"];
-        let idle = || names.iter().all(|name| self.gateway.metric(name) == 0);
-        wait_until("viewers or pipelines stay", Duration::from_secs(20), idle);
-        // Connections and idle threads go in their own time: until nothing has changed for a while.
-        let (mut held, mut same) = (Held::by(self.gateway.pid()), 0);
-        let end = Instant::now() + Duration::from_secs(20);
-        while same < 12 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(250));
-            let now = Held::by(self.gateway.pid());
-            let still = (now.descriptors, now.threads) == (held.descriptors, held.threads);
-            same = if still { same + 1 } else { 0 };
-            held = now;
-        }
-        measured(format_args!("{what}: {held}"));
-        held
+        settled(&self.gateway, what)
     }
 
     /// Does everything so many times, twice: what the first round leaves is what a gateway that has
@@ -195,6 +183,25 @@ impl World {
     }
 }
 
+/// What the gateway holds when everybody has left and everything has closed.
+fn settled(gateway: &Gateway, what: &str) -> Held {
+    let names = ["spaceport_viewers", "spaceport_pipelines", "spaceport_rungs"];
+    let idle = || names.iter().all(|name| gateway.metric(name) == 0);
+    wait_until("viewers or pipelines stay", Duration::from_secs(20), idle);
+    // Connections and idle threads go in their own time: until nothing has changed for a while.
+    let (mut held, mut same) = (Held::by(gateway.pid()), 0);
+    let end = Instant::now() + Duration::from_secs(20);
+    while same < 12 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(250));
+        let now = Held::by(gateway.pid());
+        let still = (now.descriptors, now.threads) == (held.descriptors, held.threads);
+        same = if still { same + 1 } else { 0 };
+        held = now;
+    }
+    measured(format_args!("{what}: {held}"));
+    held
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_and_goes_leaves_nothing_behind() {
     World::new().come_and_go(200, 100, 40, 24 << 10).await;
@@ -204,4 +211,66 @@ async fn what_comes_and_goes_leaves_nothing_behind() {
 #[ignore = "a quarter of an hour"]
 async fn what_comes_and_goes_by_the_thousands_leaves_nothing_behind() {
     World::new().come_and_go(5_000, 2_000, 500, 8 << 10).await;
+}
+
+/// Viewers of one crowd, and those of them that come over QUIC: a session has room for eight sockets.
+const CROWD: usize = 20;
+const OVER_QUIC: usize = 8;
+
+/// How long one may take to its first picture, on a machine that is busy with the others.
+const PICTURE: Duration = Duration::from_secs(20);
+
+/// A crowd that comes at once, sees a picture and goes. Half of it does not say goodbye.
+async fn crowd(gateway: &Gateway, times: u32) {
+    for _ in 0..times {
+        let opened = gateway.open("test-pattern");
+        let ticket = Redacted::new(opened.ticket.clone());
+        let quic = opened.quic.as_ref().unwrap();
+        let remote = quic::Remote {
+            address: (gateway.http().ip(), u16::try_from(quic.port).unwrap()).into(),
+            certificates: vec![quic.certificate_sha256.clone()],
+        };
+        let client = quic::Client::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}/whep", gateway.http());
+        let peer = player::Remote { url, ticket: ticket.clone() };
+        let mut viewers = JoinSet::new();
+        for index in 0..CROWD {
+            let (client, remote, ticket, peer) =
+                (client.clone(), remote.clone(), ticket.clone(), peer.clone());
+            viewers.spawn(async move {
+                let polite = index % 2 == 0;
+                if index < OVER_QUIC {
+                    let mut connection =
+                        client.connect(&remote, &ticket, quic::Video::Streams).await.unwrap();
+                    while !matches!(connection.recv().await, quic::Received::Packet(..)) {}
+                    if polite {
+                        connection.close();
+                    }
+                } else {
+                    let mut player = Player::connect(&peer, Ok).await.unwrap();
+                    assert!(matches!(player.recv().await, Played::Frame(_)));
+                    if polite {
+                        player.leave().await;
+                    }
+                }
+            });
+        }
+        while let Some(ended) = timeout(PICTURE, viewers.join_next()).await.unwrap() {
+            ended.unwrap();
+        }
+        gateway.close(&opened.media_session_id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_viewers_that_come_and_go_fifty_times_leave_nothing_behind() {
+    let gateway = Gateway::with_test_pattern();
+    crowd(&gateway, 10).await;
+    let warm = settled(&gateway, "after ten times");
+    crowd(&gateway, 50).await;
+    let after = settled(&gateway, "after fifty more");
+    assert!(after.descriptors <= warm.descriptors + SLACK, "{after} after {warm}");
+    assert!(after.threads <= warm.threads + SLACK, "{after} after {warm}");
+    // A kilobyte that each of a thousand left would show.
+    assert!(after.memory <= warm.memory + CROWD as u64 * 50, "{after} after {warm}");
 }

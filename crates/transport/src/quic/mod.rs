@@ -15,6 +15,7 @@
 //! The libraries are quinn and web-transport-quinn; nothing outside this module knows either.
 
 pub mod client;
+mod congestion;
 mod connection;
 mod endpoint;
 mod frames;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use rustls::client::danger::ServerCertVerifier;
@@ -11,6 +10,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::ResolvesServerCert;
 use spaceport_types::{Error, Kind, Result};
 
+use super::congestion;
 use super::link::{Links, Windows};
 
 /// How long a peer may be silent before it counts as gone. A train's tunnel is shorter, and a viewer that
@@ -55,7 +55,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 fn transport() -> TransportConfig {
     let mut config = TransportConfig::default();
     config
-        .congestion_controller_factory(Arc::new(BbrConfig::default()))
+        .congestion_controller_factory(Arc::new(congestion::Config::default()))
         .max_idle_timeout(IdleTimeout::try_from(IDLE).ok())
         .keep_alive_interval(Some(KEEP_ALIVE))
         .send_window(SEND_WINDOW);
