@@ -103,7 +103,7 @@ impl World {
                         }
                     }
                 };
-                tokio::time::timeout(Duration::from_secs(10), shown).await.expect("never shown");
+                timeout(Duration::from_secs(10), shown).await.expect("never shown");
             } else {
                 // One that is read as it comes; the next size may be faster.
                 while let Some(event) = socket.next_within(Duration::from_millis(1)).await {
