@@ -78,7 +78,10 @@ const TABLE: [Row; 24] = [
     (Kind::PreconditionFailed, [Yes, Yes, Yes, Yes]),
     (Kind::CapabilityMissing, [Yes, Yes, NO_LACK, Yes]),
     (Kind::HostCapabilityMissing, [Yes, Yes, Yes, Yes]),
-    (Kind::WrongProvider, [NO_RELAY, NO_RELAY, NO_RELAY, NO_RELAY]),
+    (
+        Kind::WrongProvider,
+        [Yes, ONE_SPACE, ONE_SPACE, No("it removes Spaces of every kind by one verb")],
+    ),
     (
         Kind::SpacesdNotAvailable,
         [Yes, No("a failure that passes goes bare: its code is all there is"), Yes, Yes],
@@ -434,6 +437,15 @@ fn host_capability_missing() {
     let mut world = World::with(Gateway::start(Start::default()));
     let said = world.stream("primary");
     check_alike(Kind::HostCapabilityMissing, said);
+}
+
+#[test]
+fn wrong_provider() {
+    let mut world = World::new();
+    let said = world.mcp("relay_unregister_space", json!({ "space": "box" }));
+    check(Kind::WrongProvider, [said, None, None, None]);
+    // It is there still.
+    world.agent.get("stream_status", json!({ "space": "box" }));
 }
 
 #[test]

@@ -173,6 +173,7 @@ fn what_fails_says_why_in_one_shape() {
         ("stream_endpoint", json!({ "space": id, "ticket_ttl": -1 }), "ticket_ttl"),
         ("stream_space_window", json!({ "space": id }), "window_id"),
         ("add_space", json!({ "url": url, "token": 12_345_678 }), "token"),
+        ("relay_register_space", json!({ "relay": url }), "machine_id"),
     ] {
         let error = agent.fail(tool, arguments);
         assert_eq!(
@@ -181,6 +182,21 @@ fn what_fails_says_why_in_one_shape() {
         );
         assert!(!error.to_string().contains("12345678"), "a token was repeated: {error}");
     }
+    for (relay, machine, kind) in [
+        // A machine's address is no relay's, an id has its length, and a Space is no relay.
+        (format!("http://{url}/m/build-box"), "build-box", "invalid_argument"),
+        (url.clone(), "box", "invalid_argument"),
+        (url.clone(), "../../build-box", "invalid_argument"),
+        ("127.0.0.1:1".to_owned(), "build-box", "spacesd_not_available"),
+    ] {
+        let asked = json!({ "relay": relay, "machine_id": machine, "token": TOKEN });
+        assert_eq!(agent.fail("relay_register_space", asked)["kind"], kind, "{relay} {machine}");
+    }
+    let direct = agent.fail("relay_unregister_space", json!({ "space": id }));
+    assert_eq!(
+        (&direct["kind"], &direct["context"]["provider"]),
+        (&json!("wrong_provider"), &json!("direct"))
+    );
     let gone = agent.fail("stream_endpoint", json!({ "space": id, "display": "nowhere" }));
     assert_eq!(
         (&gone["kind"], &gone["context"]["display"]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use spaceport_types::{Codec, Error, Kind, Redacted, Result};
+use spaceport_types::{Codec, Error, Kind, MachineId, Redacted, Result};
 use spaceport_wire::pb::{
     CloseMediaRequest, CloseMediaResponse, GetCapabilitiesRequest, GetCapabilitiesResponse,
     GetManifestRequest, GetManifestResponse, ListTargetsRequest, ListTargetsResponse, MediaCodec,
@@ -13,7 +13,7 @@ use spaceport_wire::pb::{
     TeleportScope, WindowInfo, WindowRef, media_target, stream_target,
 };
 
-use crate::{Address, Client, Entry, Registry, SpaceInfo};
+use crate::{Address, Client, Entry, Registry, Route, SpaceInfo};
 
 /// Frames per second of a stream, when nothing is asked for.
 const MAX_FPS: u32 = 30;
@@ -80,6 +80,19 @@ pub struct Add {
     pub name: Option<String>,
     /// A service it is declared to have.
     pub service: Option<String>,
+}
+
+/// A machine behind a relay, to add as a Space.
+#[derive(Clone, Debug, Default)]
+pub struct Relayed {
+    /// Where the relay is.
+    pub relay: String,
+    /// The machine's id there.
+    pub machine: String,
+    /// What opens the Space; the relay does not know it.
+    pub token: Option<Redacted<String>>,
+    /// What to call it; its host name otherwise.
+    pub name: Option<String>,
 }
 
 /// What to stream, and how. A window's id wins over an app's name, which wins over a display.
@@ -318,6 +331,49 @@ impl Spaces {
             ..learned(SpaceInfo::default(), &capabilities)
         };
         self.registry()?.add(&address, add.token.as_ref(), info)
+    }
+
+    /// Adds a machine that is behind a relay, as `relay:<machine-id>`. It is asked what it is, through
+    /// the relay.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` for the relay's address or the machine's id, `relay` when the machine is not
+    /// connected to it; otherwise as [`Spaces::add`].
+    pub async fn add_relayed(&self, relayed: Relayed, now: SystemTime) -> Result<SpaceInfo> {
+        let Relayed { relay, machine, token, name } = relayed;
+        let relay = Address::parse(&relay)?;
+        if relay.route() != Route::Direct {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                format!("`{relay}` is a machine's address, not a relay's"),
+            )
+            .hint("Give what comes before `/m/`, and the machine by its id"));
+        }
+        let machine: MachineId = machine.parse()?;
+        let url = format!("{relay}/m/{machine}");
+        self.add(Add { url, token, name, service: None }, now).await
+    }
+
+    /// Forgets a Space that is behind a relay. The machine stays connected there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::resolve`], and `wrong_provider` for a Space that is not behind a relay.
+    pub fn remove_relayed(&self, space: &str) -> Result<SpaceInfo> {
+        let entry = self.resolve(space)?;
+        if entry.address.route() == Route::Direct {
+            let name = entry.info.shown_name();
+            return Err(Error::new(
+                Kind::WrongProvider,
+                format!("`{}` is not behind a relay", name.escape_debug()),
+            )
+            .with("space", &entry.info.id)
+            .with("provider", &entry.info.provider)
+            .hint("Remove it with `remove_space`, or `spaceport spaces remove`"));
+        }
+        // By its id: the name may have come to fit another.
+        self.remove(&entry.info.id)
     }
 
     /// Every Space, without asking any.

@@ -5,7 +5,7 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use spaceport_spaces::verbs::{Add, Watch};
+use spaceport_spaces::verbs::{Add, Relayed, Watch};
 use spaceport_types::{Error, Issue, Kind, Redacted, Result};
 
 #[derive(Deserialize, JsonSchema)]
@@ -25,6 +25,26 @@ impl AddSpace {
         let Self { url, token, name, service } = self;
         let token = token.filter(|token| !token.is_empty()).map(Redacted::new);
         Add { url, token, name, service }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct RelayRegister {
+    /// Where the relay is, such as `https://relay.example`.
+    relay: String,
+    /// The machine's id at the relay, as `spaceport serve --relay` says it there.
+    machine_id: String,
+    /// What opens the Space. The relay does not need it.
+    token: Option<String>,
+    /// What to call it. Left out: its host name.
+    name: Option<String>,
+}
+
+impl RelayRegister {
+    pub(crate) fn relayed(self) -> Relayed {
+        let Self { relay, machine_id, token, name } = self;
+        let token = token.filter(|token| !token.is_empty()).map(Redacted::new);
+        Relayed { relay, machine: machine_id, token, name }
     }
 }
 

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use spaceport_types::{Error, Kind, Result};
 
 use super::parameters::{
-    AddSpace, ListWindows, Nothing, OfSpace, RenameSpace, StreamAny, StreamWindow, TeleportApp,
-    TeleportManifest, read,
+    AddSpace, ListWindows, Nothing, OfSpace, RelayRegister, RenameSpace, StreamAny, StreamWindow,
+    TeleportApp, TeleportManifest, read,
 };
 use super::{User, files, teleport};
 use crate::client::now;
@@ -148,6 +148,22 @@ impl Tools {
                 "Forget a Space and its token. The Space itself goes on, and can be added again \
                  with its token.",
                 |user, it: OfSpace| async move { user.spaces.remove(&it.space) },
+            ),
+            entry(
+                "relay_register_space",
+                (Changes, Reach::Space),
+                "Add a Space that is behind a relay, by its machine's id there, and say what it is. \
+                 One that is there already is asked anew.",
+                |user, it: RelayRegister| async move {
+                    user.spaces.add_relayed(it.relayed(), now()).await
+                },
+            ),
+            entry(
+                "relay_unregister_space",
+                (Destroys, Reach::List),
+                "Forget a Space that is behind a relay, and its token. Its machine stays connected \
+                 there, and can be added again.",
+                |user, it: OfSpace| async move { user.spaces.remove_relayed(&it.space) },
             ),
             entry(
                 "stream_status",
