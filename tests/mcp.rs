@@ -186,7 +186,7 @@ fn what_fails_says_why_in_one_shape() {
         // A machine's address is no relay's, an id has its length, and a Space is no relay.
         (format!("http://{url}/m/build-box"), "build-box", "invalid_argument"),
         (url.clone(), "box", "invalid_argument"),
-        (url.clone(), "../../build-box", "invalid_argument"),
+        (url, "../../build-box", "invalid_argument"),
         ("127.0.0.1:1".to_owned(), "build-box", "spacesd_not_available"),
     ] {
         let asked = json!({ "relay": relay, "machine_id": machine, "token": TOKEN });
