@@ -17,6 +17,7 @@ mod counters;
 mod cursor;
 mod demand;
 mod fanout;
+mod hold;
 mod ladder;
 mod sessions;
 mod stream;
@@ -26,9 +27,10 @@ pub use counters::{Counter, Counters};
 pub use cursor::Cursor;
 pub use demand::{Demand, Settings};
 pub use fanout::ViewerStats;
+pub use hold::{Closing, Hold};
 pub use ladder::Path;
 pub use sessions::{
-    Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo, Sessions,
+    Adopt, Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo, Sessions,
 };
 pub use stream::{Event, PointerPublisher, Published, Publisher, Subscriber};
 pub use ticket::{Ticket, Tickets};

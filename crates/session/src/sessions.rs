@@ -10,6 +10,7 @@ use spaceport_types::{
     Target, ViewerId,
 };
 
+use crate::hold::{Closing, Hold, Life};
 use crate::ladder::{Ladder, Launching};
 use crate::stream::{Binding, Picture, Publisher, Subscriber, TargetState, lock};
 use crate::ticket::{Ticket, Tickets, random_name};
@@ -38,6 +39,8 @@ pub struct Limits {
     pub sockets_per_session: usize,
     /// WebRTC viewers of one session.
     pub peers_per_session: usize,
+    /// Streams of one session to relays, each of which serves viewers of its own.
+    pub relays_per_session: usize,
     /// The longest life of a ticket.
     pub ticket_ttl: Duration,
     /// The life of a ticket when nothing is asked for.
@@ -55,6 +58,8 @@ impl Default for Limits {
             sessions: 64,
             sockets_per_session: 8,
             peers_per_session: 1_000,
+            // A few relays, each with every rung of two sorts of pictures.
+            relays_per_session: 32,
             ticket_ttl: Duration::from_secs(600),
             default_ticket_ttl: Duration::from_secs(60),
             bitrate: (Bitrate::from_kbps(250), Bitrate::from_kbps(100_000)),
@@ -98,6 +103,23 @@ pub struct Open {
     pub key: Option<MediaKey>,
 }
 
+/// A session of another machine, to be served here under the same name.
+#[derive(Clone, Debug)]
+pub struct Adopt {
+    /// Its name there.
+    pub id: SessionId,
+    /// What it shows.
+    pub target: Target,
+    /// The codec its sockets get.
+    pub codec: Codec,
+    /// The limits in force there.
+    pub settings: Settings,
+    /// What viewers may do.
+    pub policy: Policy,
+    /// What its frames show now.
+    pub geometry: Geometry,
+}
+
 /// What a client gets for opening a session.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -135,6 +157,8 @@ pub enum Carrier {
     Socket,
     /// A WebRTC peer.
     Peer,
+    /// A relay.
+    Relay,
 }
 
 /// A request to watch.
@@ -192,6 +216,9 @@ struct Session {
     viewers: Vec<(Carrier, Weak<Binding>)>,
     /// Until when a ticket can open it.
     open_until: Instant,
+    /// Its streams are its own: packets come for it, and are not made here.
+    adopted: bool,
+    life: Arc<Life>,
     /// When it last left a shared stream for another.
     moved_at: Option<Instant>,
 }
@@ -199,6 +226,8 @@ struct Session {
 /// What two sessions must have in common to share their encodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LadderKey {
+    /// The session that has it for itself.
+    owner: Option<SessionId>,
     target: Target,
     picture: Picture,
     settings: Settings,
@@ -251,13 +280,7 @@ impl Sessions {
             state.sweep(now);
         }
         if state.sessions.len() >= limits.sessions {
-            return Err(Error::new(
-                Kind::LimitExceeded,
-                format!("{} media sessions are open", state.sessions.len()),
-            )
-            .with("limit", limits.sessions)
-            .retry_after(limits.default_ticket_ttl)
-            .hint("Close one, or wait until those without viewers end"));
+            return Err(full(state.sessions.len(), limits));
         }
         let ticket = state.tickets.issue(id.clone(), ttl, now)?;
         let target = state.target(&request.target);
@@ -271,11 +294,80 @@ impl Sessions {
             pictures: BTreeSet::new(),
             viewers: Vec::new(),
             open_until: ticket.expires_at,
+            adopted: false,
+            life: Arc::default(),
             moved_at: None,
         };
         let info = session.info(&id);
         state.sessions.insert(id, session);
         Ok(Opened { info, ticket })
+    }
+
+    /// Opens a session of another machine under the name that it has there, or keeps it open for longer.
+    /// Its packets are to come from whoever is launched for its streams, by [`Publisher::forward`].
+    ///
+    /// # Errors
+    ///
+    /// `limit_exceeded` when too many are open.
+    pub fn adopt(&self, session: Adopt, now: Instant) -> Result<SessionInfo> {
+        let limits = &self.inner.limits;
+        let mut state = self.state();
+        if let Ok(open) = state.session(&session.id) {
+            open.open_until = now;
+            return Ok(open.info(&session.id));
+        }
+        if state.sessions.len() >= limits.sessions {
+            state.sweep(now);
+        }
+        if state.sessions.len() >= limits.sessions {
+            return Err(full(state.sessions.len(), limits));
+        }
+        // What another machine says is not to be out of range either.
+        let (lowest, highest) = limits.bitrate;
+        let settings = Settings {
+            max_fps: session.settings.max_fps.clamp(1, limits.max_fps),
+            max_dimension: session.settings.max_dimension,
+            bitrate: session.settings.bitrate.clamp(lowest, highest),
+        };
+        let target = state.target(&session.target);
+        target.adopt(session.geometry);
+        let adopted = Session {
+            target,
+            codec: session.codec,
+            settings,
+            policy: session.policy,
+            pictures: BTreeSet::new(),
+            viewers: Vec::new(),
+            open_until: now,
+            adopted: true,
+            life: Arc::default(),
+            moved_at: None,
+        };
+        let info = adopted.info(&session.id);
+        state.sessions.insert(session.id, adopted);
+        Ok(info)
+    }
+
+    /// Keeps a session open until it is closed by name, or until the hold is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `stream` with cause `session_closed`.
+    pub fn hold(&self, id: &SessionId) -> Result<Hold> {
+        let state = self.state();
+        let session = state.sessions.get(id).ok_or_else(|| closed(id))?;
+        Ok(session.life.hold())
+    }
+
+    /// What tells of the end of a session without keeping it open.
+    ///
+    /// # Errors
+    ///
+    /// `stream` with cause `session_closed`.
+    pub fn closing(&self, id: &SessionId) -> Result<Closing> {
+        let state = self.state();
+        let session = state.sessions.get(id).ok_or_else(|| closed(id))?;
+        Ok(session.life.closing())
     }
 
     /// Issues a further ticket for an open session.
@@ -330,6 +422,7 @@ impl Sessions {
         let limit = match attach.carrier {
             Carrier::Socket => limits.sockets_per_session,
             Carrier::Peer => limits.peers_per_session,
+            Carrier::Relay => limits.relays_per_session,
         };
         if session.viewers_by(attach.carrier) >= limit {
             return Err(Error::because(
@@ -343,7 +436,7 @@ impl Sessions {
         }
         let picture = session.picture(attach);
         session.pictures.insert(picture);
-        let key = session.key(picture);
+        let key = session.key(id, picture);
         let ladder = self.ladder(&mut state, key);
         let (subscriber, binding, launching) = ladder.attach(viewer);
         if let Some(session) = state.sessions.get_mut(id) {
@@ -391,11 +484,12 @@ impl Sessions {
             return Ok(settings);
         }
         let pictures: Vec<Picture> = session.pictures.iter().copied().collect();
-        let target = session.target.target.clone();
+        let (target, adopted) = (session.target.target.clone(), session.adopted);
         let moves: Vec<_> = pictures
             .into_iter()
             .map(|picture| {
-                let old_key = LadderKey { target: target.clone(), picture, settings: old };
+                let owner = adopted.then(|| id.clone());
+                let old_key = LadderKey { owner, target: target.clone(), picture, settings: old };
                 let new_key = LadderKey { settings, ..old_key.clone() };
                 // Nobody else watches this encode: it can be changed where it runs.
                 let alone = state.users(&old_key) == 1 && !state.ladders.contains_key(&new_key);
@@ -446,7 +540,19 @@ impl Sessions {
     pub fn close(&self, id: &SessionId) -> Result<()> {
         let mut state = self.state();
         state.session(id)?;
-        state.close(id);
+        state.close(id, closed(id));
+        Ok(())
+    }
+
+    /// The same for a reason that its viewers are told.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when it is not open.
+    pub fn close_because(&self, id: &SessionId, reason: Error) -> Result<()> {
+        let mut state = self.state();
+        state.session(id)?;
+        state.close(id, reason);
         Ok(())
     }
 
@@ -463,7 +569,8 @@ impl Sessions {
         let mut state = self.state();
         let ids: Vec<SessionId> = state.sessions.keys().cloned().collect();
         for id in ids {
-            state.close(&id);
+            let reason = closed(&id);
+            state.close(&id, reason);
         }
     }
 
@@ -477,7 +584,8 @@ impl Sessions {
         }
         let target = state.target(&key.target);
         let (counters, launch) = (Arc::clone(&self.inner.counters), Arc::clone(&self.inner.launch));
-        let ladder = Ladder::new(target, key.picture, key.settings, counters, launch);
+        let owner = key.owner.clone();
+        let ladder = Ladder::new(target, owner, key.picture, key.settings, counters, launch);
         let ladder = Arc::new(ladder);
         state.ladders.insert(key, Arc::clone(&ladder));
         ladder
@@ -506,12 +614,13 @@ impl State {
 
     /// How many sessions use a ladder.
     fn users(&self, key: &LadderKey) -> usize {
-        self.sessions.values().filter(|session| session.uses(key)).count()
+        self.sessions.iter().filter(|(id, session)| session.uses(id, key)).count()
     }
 
-    fn close(&mut self, id: &SessionId) {
+    fn close(&mut self, id: &SessionId, reason: Error) {
         if let Some(session) = self.sessions.remove(id) {
-            let reason = Arc::new(closed(id));
+            let reason = Arc::new(reason);
+            session.life.end(&reason);
             for binding in session.bindings() {
                 binding.end(&reason);
             }
@@ -538,11 +647,12 @@ impl State {
         let over: Vec<SessionId> = self
             .sessions
             .iter()
-            .filter(|(_, session)| now >= session.open_until + IDLE && !session.watched())
+            .filter(|(_, session)| now >= session.open_until + IDLE && !session.is_needed())
             .map(|(id, _)| id.clone())
             .collect();
         for id in over {
-            self.close(&id);
+            let reason = closed(&id);
+            self.close(&id, reason);
         }
     }
 }
@@ -575,12 +685,14 @@ impl Session {
         Picture { codec: attach.codec, cursor }
     }
 
-    fn key(&self, picture: Picture) -> LadderKey {
-        LadderKey { target: self.target.target.clone(), picture, settings: self.settings }
+    fn key(&self, id: &SessionId, picture: Picture) -> LadderKey {
+        let owner = self.adopted.then(|| id.clone());
+        LadderKey { owner, target: self.target.target.clone(), picture, settings: self.settings }
     }
 
-    fn uses(&self, key: &LadderKey) -> bool {
-        self.settings == key.settings
+    fn uses(&self, id: &SessionId, key: &LadderKey) -> bool {
+        key.owner.as_ref() == self.adopted.then_some(id)
+            && self.settings == key.settings
             && self.target.target == key.target
             && self.pictures.contains(&key.picture)
     }
@@ -606,9 +718,18 @@ impl Session {
         Ok(())
     }
 
-    fn watched(&self) -> bool {
-        self.viewers.iter().any(|(_, binding)| binding.strong_count() > 0)
+    /// Whether somebody watches or holds it.
+    fn is_needed(&self) -> bool {
+        self.life.is_held()
+            || self.viewers.iter().any(|(_, binding)| binding.strong_count() > 0)
     }
+}
+
+fn full(open: usize, limits: &Limits) -> Error {
+    Error::new(Kind::LimitExceeded, format!("{open} media sessions are open"))
+        .with("limit", limits.sessions)
+        .retry_after(limits.default_ticket_ttl)
+        .hint("Close one, or wait until those without viewers end")
 }
 
 fn closed(id: &SessionId) -> Error {
@@ -660,7 +781,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use bytes::Bytes;
-    use spaceport_types::{CursorImage, CursorPosition, Size};
+    use spaceport_types::{CursorImage, CursorPosition, Size, Suspension};
 
     use super::*;
     use crate::{Event, Path, Published};
@@ -1153,6 +1274,137 @@ mod tests {
         assert_eq!(full.geometry(bounds, 0).frame_size, Size::new(1920, 1080));
         assert_eq!(rung.demand(now).settings.max_fps, 15);
         assert_eq!(full.demand(now).viewers, 0, "nothing is encoded twice");
+    }
+
+    fn adopted(id: &str) -> Adopt {
+        let frame_size = Size::new(640, 360);
+        Adopt {
+            id: SessionId::new(id),
+            target: Target::TestPattern,
+            codec: Codec::H264,
+            settings: Settings {
+                max_fps: 30,
+                max_dimension: 0,
+                bitrate: Bitrate::from_kbps(8_000),
+            },
+            policy: Policy::ViewOnly,
+            geometry: Geometry {
+                frame_size,
+                scale: 1.0,
+                logical_bounds: frame_size.into(),
+                geometry_epoch: 7,
+            },
+        }
+    }
+
+    fn packet(sequence: u64, keyframe: bool) -> spaceport_types::Packet {
+        spaceport_types::Packet {
+            sequence,
+            codec: Codec::H264,
+            keyframe,
+            codec_epoch: 4,
+            geometry: adopted("a").geometry,
+            captured_at: Duration::from_secs(9),
+            encode_duration: Duration::from_millis(3),
+            payload: Bytes::from_static(b"x"),
+        }
+    }
+
+    #[test]
+    fn packets_of_another_machine_keep_their_sequence_and_geometry() {
+        let (sessions, launched, now) = setup();
+        let info = sessions.adopt(adopted("media-a"), now).unwrap();
+        assert_eq!(info.geometry, adopted("a").geometry);
+        let mut viewer = sessions.attach(&info.id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        assert_eq!(publisher.session(), Some(&info.id));
+        assert!(publisher.is_whole());
+        publisher.forward(&packet(41, true), now, true);
+        publisher.forward(&packet(44, false), now, true);
+        let mut late = sessions.attach(&info.id, SOCKET).unwrap();
+        assert_eq!(packets(&mut viewer), [(41, true, 1), (44, false, 1)]);
+        assert_eq!(packets(&mut late), [(41, true, 1), (44, false, 1)]);
+        assert!(publisher.demand(now).keyframe.is_none(), "the late one had what was there");
+        publisher.suspend(Suspension::CaptureFailed, Error::because(Cause::GuestOffline, "gone"));
+        publisher.forward(&packet(45, true), now, false);
+        assert!(matches!(viewer.try_recv(), Some(Event::Suspended(..))));
+        assert_eq!(packets(&mut viewer), [(45, true, 1)]);
+        publisher.forward(&packet(46, false), now, true);
+        assert!(matches!(viewer.try_recv(), Some(Event::Resumed)));
+    }
+
+    #[test]
+    fn adopted_sessions_share_no_stream_and_are_opened_once() {
+        let (sessions, launched, now) = setup();
+        for id in ["media-a", "media-b", "media-a"] {
+            sessions.adopt(adopted(id), now).unwrap();
+        }
+        assert_eq!(sessions.len(), 2);
+        let ids = ["media-a", "media-b"].map(SessionId::new);
+        let _viewers = ids.each_ref().map(|id| sessions.attach(id, SOCKET).unwrap());
+        let publishers = launched.take();
+        let owners: Vec<_> = publishers.iter().filter_map(Publisher::session).collect();
+        assert_eq!(owners, [&ids[0], &ids[1]]);
+        sessions.close(&ids[0]).unwrap();
+        assert_eq!(
+            publishers.iter().map(|it| it.demand(now).closed).collect::<Vec<_>>(),
+            [true, false]
+        );
+        // What is out of range at another machine is not in range because of that.
+        let wild = Settings { max_fps: 0, bitrate: Bitrate::from_kbps(1), ..adopted("c").settings };
+        let info = sessions.adopt(Adopt { settings: wild, ..adopted("media-c") }, now).unwrap();
+        assert_eq!((info.settings.max_fps, info.settings.bitrate.kbps()), (1, 250));
+    }
+
+    #[test]
+    fn a_held_session_outlives_its_tickets_and_says_when_it_is_closed() {
+        let (sessions, _launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let hold = sessions.hold(&id).unwrap();
+        let long_after = now + Duration::from_secs(3_600);
+        sessions.sweep(long_after);
+        assert_eq!(sessions.len(), 1);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut closed = std::pin::pin!(hold.closed());
+        assert!(closed.as_mut().poll(&mut cx).is_pending());
+        sessions.close(&id).unwrap();
+        assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed));
+        let std::task::Poll::Ready(reason) = closed.as_mut().poll(&mut cx) else { panic!() };
+        assert_eq!(reason.cause(), Some(Cause::SessionClosed));
+        assert!(sessions.hold(&id).is_err());
+
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let closing = sessions.closing(&id).unwrap();
+        drop(sessions.hold(&id).unwrap());
+        sessions.sweep(long_after);
+        assert!(sessions.is_empty(), "nobody holds it any more, and who only waits does not");
+        let closed = std::pin::pin!(closing.closed());
+        assert!(closed.poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn a_relay_gets_what_its_viewers_take_and_leaves_the_others_theirs() {
+        let (sessions, launched, now) = setup();
+        let id = sessions.open(open(), now).unwrap().info.id;
+        let relay = Attach { carrier: Carrier::Relay, ..SOCKET };
+        let whole = sessions.attach(&id, relay).unwrap();
+        let less = sessions.attach(&id, relay).unwrap();
+        let full = launched.take().remove(0);
+        less.beyond(Some(Bitrate::from_kbps(2_700)), now);
+        let rung = launched.take().remove(0);
+        assert!(full.is_whole() && !rung.is_whole());
+        assert_eq!(rung.demand(now).settings.bitrate, Bitrate::from_kbps(2_700));
+        assert_eq!(full.demand(now).settings.bitrate, Bitrate::from_kbps(8_000));
+        drop(less);
+        assert!(rung.demand(now).closed);
+        // Where all of its viewers are alike, there is one encode that follows them.
+        whole.beyond(Some(Bitrate::from_kbps(3_000)), now);
+        assert!(launched.take().is_empty());
+        assert_eq!(full.demand(now).settings.bitrate, Bitrate::from_kbps(3_000));
+        whole.beyond(None, now);
+        assert_eq!(full.demand(now).settings.bitrate, Bitrate::from_kbps(8_000));
     }
 
     #[test]

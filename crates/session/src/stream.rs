@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use spaceport_types::{
-    Bitrate, Bounds, Codec, CursorImage, CursorPosition, Error, Geometry, Kind, Packet, Suspension,
-    Target, ViewerId,
+    Bitrate, Bounds, Codec, CursorImage, CursorPosition, Error, Geometry, Kind, Packet, SessionId,
+    Suspension, Target, ViewerId,
 };
 
 use crate::cursor::Pointer;
@@ -82,6 +82,13 @@ impl TargetState {
             seen.epoch += 1;
         }
         geometry(bounds, max_dimension, halved, seen.epoch)
+    }
+
+    /// Takes a geometry as the machine has it that makes the packets.
+    pub(crate) fn adopt(&self, geometry: Geometry) {
+        let mut seen = lock(&self.seen);
+        seen.bounds = Some(geometry.logical_bounds);
+        seen.epoch = geometry.geometry_epoch;
     }
 
     /// The geometry as it was last seen.
@@ -272,11 +279,23 @@ impl State {
 #[derive(Debug)]
 pub struct Publisher {
     stream: Arc<Stream>,
+    owner: Option<SessionId>,
+    whole: bool,
 }
 
 impl Publisher {
-    pub(crate) fn new(stream: Arc<Stream>) -> Self {
-        Self { stream }
+    pub(crate) fn new(stream: Arc<Stream>, owner: Option<SessionId>, whole: bool) -> Self {
+        Self { stream, owner, whole }
+    }
+
+    /// The session it is for, if it is one of another machine.
+    pub fn session(&self) -> Option<&SessionId> {
+        self.owner.as_ref()
+    }
+
+    /// Whether it is for all viewers whose paths carry what the session may take, and not a lower rung.
+    pub fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// What to capture.
@@ -329,8 +348,15 @@ impl Publisher {
         self.hand_out(frame, now, false);
     }
 
+    /// Hands out a packet that another machine made, as it is there: with its sequence, its geometry and its
+    /// codec epoch. `resume` says whether a suspended stream goes on with it.
+    pub fn forward(&self, packet: &Packet, now: Instant, resume: bool) {
+        self.stream.target.adopt(packet.geometry);
+        let mut state = lock(&self.stream.state);
+        self.hand_over(&mut state, packet, now, resume);
+    }
+
     fn hand_out(&self, frame: Published, now: Instant, resume: bool) {
-        let counters = &self.stream.counters;
         let mut state = lock(&self.stream.state);
         // Under the lock, so that no viewer sees two sequences swapped.
         let sequence = self.stream.target.sequence.fetch_add(1, Ordering::Relaxed) + 1;
@@ -344,10 +370,15 @@ impl Publisher {
             encode_duration: frame.encode_duration,
             payload: frame.payload,
         };
+        self.hand_over(&mut state, &packet, now, resume);
+    }
+
+    fn hand_over(&self, state: &mut State, packet: &Packet, now: Instant, resume: bool) {
+        let counters = &self.stream.counters;
         if resume {
             state.fanout.resume();
         }
-        let handed = state.fanout.publish(&packet, now);
+        let handed = state.fanout.publish(packet, now);
         counters.lost.add(handed.lost);
         counters.cuts.add(handed.cuts);
         if let Some(reason) = handed.keyframe {
@@ -633,6 +664,13 @@ impl Subscriber {
     pub fn path(&self, path: Path, now: Instant) {
         let ladder = Arc::clone(&lock(&self.binding.bound).ladder);
         ladder.told(self.id, path, now);
+    }
+
+    /// Says what those take whom this viewer passes its packets on to: all it is to be sent, or `None` for as
+    /// much as there is. For a relay, which has decided which of its viewers are alike.
+    pub fn beyond(&self, rate: Option<Bitrate>, now: Instant) {
+        let ladder = Arc::clone(&lock(&self.binding.bound).ladder);
+        ladder.beyond(self.id, rate, now);
     }
 
     /// Packets that wait for this viewer.

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use spaceport_types::{Bitrate, Error, Size, ViewerId};
+use spaceport_types::{Bitrate, Error, SessionId, Size, ViewerId};
 
 pub use path::Path;
 
@@ -36,6 +36,8 @@ const SMALL_FPS: u32 = 15;
 /// All encodes of one target and one sort of picture, with the same settings.
 pub(crate) struct Ladder {
     target: Arc<TargetState>,
+    /// The session that has it for itself.
+    owner: Option<SessionId>,
     picture: Picture,
     counters: Arc<Counters>,
     launch: Arc<dyn Launch>,
@@ -68,6 +70,7 @@ impl Launching {
 impl Ladder {
     pub(crate) fn new(
         target: Arc<TargetState>,
+        owner: Option<SessionId>,
         picture: Picture,
         settings: Settings,
         counters: Arc<Counters>,
@@ -79,7 +82,7 @@ impl Ladder {
             policy: Policy::new(settings.bitrate),
             bindings: BTreeMap::new(),
         };
-        Self { target, picture, counters, launch, state: Mutex::new(state) }
+        Self { target, owner, picture, counters, launch, state: Mutex::new(state) }
     }
 
     /// Adds a viewer, on the first rung.
@@ -146,6 +149,20 @@ impl Ladder {
         launching.now();
     }
 
+    /// What those take whom a viewer passes its packets on to.
+    pub(crate) fn beyond(
+        self: &Arc<Self>,
+        viewer: ViewerId,
+        rate: Option<Bitrate>,
+        now: Instant,
+    ) {
+        let mut state = lock(&self.state);
+        let moves = state.policy.beyond(viewer, rate, now);
+        let launching = self.apply(&mut state, &moves);
+        drop(state);
+        launching.now();
+    }
+
     /// Changes the limits where the encodes run.
     pub(crate) fn set_settings(&self, settings: Settings) {
         let mut state = lock(&self.state);
@@ -193,7 +210,8 @@ impl Ladder {
         let settings = limits_of(rung, state.settings);
         let halved = rung == Rung::SMALL;
         let stream = Arc::new(Stream::new(target, self.picture, halved, settings, counters));
-        launching.publishers.push(Publisher::new(Arc::clone(&stream)));
+        let whole = rung == Rung::FULL;
+        launching.publishers.push(Publisher::new(Arc::clone(&stream), self.owner.clone(), whole));
         *slot = Some(Arc::clone(&stream));
         stream
     }

@@ -102,6 +102,8 @@ pub(super) struct Track {
     limit: Option<f64>,
     /// Whether the limit is a carrier's estimate.
     estimated: bool,
+    /// What those beyond the carrier take, where it is not the viewer itself.
+    beyond: Option<f64>,
     /// Since when everything has been late, and the bytes sent by then.
     late: Option<(Instant, u64)>,
     /// Bytes sent.
@@ -195,25 +197,39 @@ impl Track {
         self.waited(path.queued, now, ceiling, current)
     }
 
+    /// Sets what those beyond the carrier take.
+    pub(super) fn set_beyond(&mut self, rate: Option<Bitrate>) {
+        self.beyond = rate.map(|rate| (rate.bps() as f64).max(FLOOR.bps() as f64));
+    }
+
+    /// The path's limit, or what is taken beyond it if that is less.
+    fn least(&self) -> Option<f64> {
+        match (self.limit, self.beyond) {
+            (Some(here), Some(beyond)) => Some(here.min(beyond)),
+            (here, beyond) => here.or(beyond),
+        }
+    }
+
     /// What pictures may take now.
     pub(super) fn limit(&self, now: Instant) -> Option<Bitrate> {
         let draining = !self.estimated
             && self.raise.steps == 0
             && self.strained_at.is_some_and(|at| now < at + DRAIN);
         let share = if draining { DRAIN_SHARE } else { 1.0 };
-        Some(Bitrate::from_bps((self.limit? * share).max(FLOOR.bps() as f64) as u64))
+        Some(Bitrate::from_bps((self.least()? * share).max(FLOOR.bps() as f64) as u64))
     }
 
     /// What the path is believed to carry, which does not change while its queue empties.
     pub(super) fn capacity(&self) -> Option<Bitrate> {
-        Some(Bitrate::from_bps(self.limit? as u64))
+        Some(Bitrate::from_bps(self.least()? as u64))
     }
 
     /// Whether the viewer suffers from what its path can not carry. An estimate that is lower than
     /// what might be sent is no suffering: a desktop hardly ever takes all it may.
     pub(super) fn strained(&self, now: Instant) -> bool {
         let lately = self.strained_at.is_some_and(|at| now < at + STRAINED);
-        lately || self.limit.is_some() && !self.estimated
+        // What is taken beyond has been decided there, by those who suffered.
+        lately || self.beyond.is_some() || self.limit.is_some() && !self.estimated
     }
 
     /// The viewer gets another stream from now on, beginning with a keyframe.

@@ -134,6 +134,20 @@ impl Policy {
         self.learn(viewer, now, |track, ceiling, current| track.told(path, now, ceiling, current))
     }
 
+    /// What those beyond a carrier take; see [`Track::set_beyond`].
+    pub(super) fn beyond(
+        &mut self,
+        viewer: ViewerId,
+        rate: Option<Bitrate>,
+        now: Instant,
+    ) -> Vec<Move> {
+        self.looked_at = None;
+        self.learn(viewer, now, |track, _, _| {
+            track.set_beyond(rate);
+            false
+        })
+    }
+
     /// How many viewers have a rung.
     pub(super) fn viewers(&self, rung: Rung) -> usize {
         self.members.values().filter(|member| member.rung == rung).count()
