@@ -13,4 +13,5 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod media;
 pub mod tunnel;

@@ -103,6 +103,8 @@ pub(crate) struct Fanout {
     /// Why a keyframe is wanted, if one is: for the first who did.
     keyframe_wanted: Option<Reason>,
     last_keyframe: Option<Instant>,
+    /// The last packet that was handed out.
+    last: u64,
     suspended: Option<(Suspension, Arc<Error>)>,
     /// The pointer as it is now, for viewers that come to want it.
     pointer: Pointer,
@@ -118,6 +120,9 @@ struct Viewer {
     awaits_keyframe: bool,
     /// Its path takes no frame for now.
     held: bool,
+    /// What it has seen elsewhere: nothing up to there is for it, not even a keyframe. Only packets of another
+    /// machine, which come as they were kept there, can be so old.
+    after: Option<u64>,
     /// Why it would want one.
     reason: Option<Reason>,
     notice: Option<Event>,
@@ -141,6 +146,7 @@ impl Fanout {
             Join::New => 0,
             Join::Moved { after } => after,
         };
+        viewer.after = (after > 0).then_some(after);
         if self.cache.packets.first().is_some_and(|packet| packet.sequence > after) {
             viewer.awaits_keyframe = false;
             for packet in &self.cache.packets {
@@ -168,8 +174,12 @@ impl Fanout {
             self.last_keyframe = Some(now);
         }
         self.cache.keep(packet);
+        self.last = packet.sequence;
         for viewer in self.viewers.values_mut() {
             viewer.offer(packet, now, &mut handed);
+            if packet.keyframe && viewer.awaits_keyframe {
+                self.keyframe_wanted.get_or_insert(Reason::Join);
+            }
         }
         handed
     }
@@ -250,6 +260,17 @@ impl Fanout {
         self.cache = Cache::default();
     }
 
+    /// What comes next begins anew, and may repeat what was there: each viewer goes on at the first keyframe
+    /// that is news to it.
+    pub(crate) fn restart(&mut self) {
+        self.forget();
+        for viewer in self.viewers.values_mut() {
+            viewer.after = viewer.after.max(Some(self.last).filter(|&last| last > 0));
+            viewer.awaits_keyframe = true;
+            viewer.reason = Some(Reason::Join);
+        }
+    }
+
     pub(crate) fn suspend(&mut self, reason: Suspension, error: &Arc<Error>) {
         self.suspended = Some((reason, Arc::clone(error)));
         for viewer in self.viewers.values_mut() {
@@ -322,6 +343,9 @@ impl Viewer {
     }
 
     fn offer(&mut self, packet: &Packet, now: Instant, handed: &mut Handed) {
+        if self.after.is_some_and(|after| packet.sequence <= after) {
+            return;
+        }
         if packet.keyframe {
             if self.queue.len() >= BEHIND {
                 self.cut(handed); // the keyframe says all that the backlog would, and later
@@ -549,6 +573,36 @@ mod tests {
         fanout.attach(B, Join::Moved { after: 5 });
         assert_eq!(drain(&mut fanout, B), []);
         assert!(fanout.keyframe_due(now).is_some());
+    }
+
+    #[test]
+    fn one_who_has_seen_a_keyframe_elsewhere_waits_for_the_next() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A, Join::New);
+        fanout.attach(B, Join::Moved { after: 5 });
+        fanout.publish(&packet(5, true, 1), now);
+        fanout.publish(&packet(6, false, 1), now);
+        assert_eq!((drain(&mut fanout, A), drain(&mut fanout, B)), (vec![5, 6], vec![]));
+        assert!(fanout.keyframe_due(now).is_some());
+        fanout.publish(&packet(7, true, 1), now);
+        assert_eq!((drain(&mut fanout, A), drain(&mut fanout, B)), (vec![7], vec![7]));
+        assert!(fanout.keyframe_due(now).is_none());
+    }
+
+    #[test]
+    fn what_begins_anew_repeats_nothing_and_serves_who_is_new() {
+        let (mut fanout, now) = (Fanout::default(), origin());
+        fanout.attach(A, Join::New);
+        fanout.publish(&packet(5, true, 1), now);
+        assert_eq!(drain(&mut fanout, A), [5]);
+        fanout.restart();
+        fanout.attach(B, Join::New);
+        fanout.publish(&packet(5, true, 1), now);
+        fanout.publish(&packet(6, false, 1), now);
+        assert_eq!((drain(&mut fanout, A), drain(&mut fanout, B)), (vec![], vec![5, 6]));
+        assert!(fanout.keyframe_due(now).is_some());
+        fanout.publish(&packet(7, true, 1), now);
+        assert_eq!((drain(&mut fanout, A), drain(&mut fanout, B)), (vec![7], vec![7]));
     }
 
     #[test]

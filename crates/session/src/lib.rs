@@ -30,7 +30,8 @@ pub use fanout::ViewerStats;
 pub use hold::{Closing, Hold};
 pub use ladder::Path;
 pub use sessions::{
-    Adopt, Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo, Sessions,
+    Adopt, Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo,
+    Sessions,
 };
 pub use stream::{Event, PointerPublisher, Published, Publisher, Subscriber};
 pub use ticket::{Ticket, Tickets};

@@ -720,8 +720,7 @@ impl Session {
 
     /// Whether somebody watches or holds it.
     fn is_needed(&self) -> bool {
-        self.life.is_held()
-            || self.viewers.iter().any(|(_, binding)| binding.strong_count() > 0)
+        self.life.is_held() || self.viewers.iter().any(|(_, binding)| binding.strong_count() > 0)
     }
 }
 

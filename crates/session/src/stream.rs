@@ -418,6 +418,12 @@ impl Publisher {
         lock(&self.stream.state).fanout.forget();
     }
 
+    /// Says that what is forwarded next begins anew, and may repeat what was there before: the way from the
+    /// other machine is another one.
+    pub fn restart(&self) {
+        lock(&self.stream.state).fanout.restart();
+    }
+
     /// Ends the stream with a reason that viewers are told.
     pub fn fail(self, reason: Error) {
         self.stream.close(&Arc::new(reason));

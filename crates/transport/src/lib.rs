@@ -12,6 +12,7 @@ mod echo;
 mod pointer;
 pub mod problem;
 pub mod quic;
+pub mod relayed;
 pub mod tcp;
 pub mod tls;
 mod viewer;

@@ -55,6 +55,14 @@ pub(crate) trait Carrier: Send {
     fn close(self, code: CloseCode) -> impl Future<Output = ()> + Send;
 }
 
+/// What a viewer wants that is none of the usual ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) attach: Attach,
+    /// What those take whom it passes its packets on to.
+    pub(crate) beyond: Option<Bitrate>,
+}
+
 /// One frame on its way to a viewer.
 #[derive(Debug)]
 pub(crate) struct Frame {
@@ -73,6 +81,8 @@ pub(crate) enum Heard {
     Nothing,
     /// A frame has arrived, so much later than one that finds the path free.
     Arrived(Arrived),
+    /// Those whom the client passes frames on to take so much, or whatever there is.
+    Beyond(Option<Bitrate>),
     /// A frame will not arrive, and those after it can not be decoded.
     Lost,
 }
@@ -106,14 +116,20 @@ pub(crate) enum End {
     Gone,
 }
 
-/// Serves one viewer, from attach to close.
+/// Serves one viewer, from attach to close. It gets what sockets of its session do, unless something else is
+/// `wanted`.
 #[tracing::instrument("viewer", skip_all, fields(session = pass.session.short(), transport = carrier.name()))]
-pub(crate) async fn serve<C: Carrier>(pass: Pass, mut carrier: C) {
+pub(crate) async fn serve<C: Carrier>(pass: Pass, wanted: Option<Wanted>, mut carrier: C) {
     let Pass { sessions, session, clock } = pass;
     let attached = sessions.info(&session).and_then(|info| {
         let cursor = Cursor::Apart;
-        let attach = Attach { codec: info.codec, carrier: Sort::Socket, cursor };
-        Ok((sessions.attach(&session, attach)?, info))
+        let usual = Attach { codec: info.codec, carrier: Sort::Socket, cursor };
+        let Wanted { attach, beyond } = wanted.unwrap_or(Wanted { attach: usual, beyond: None });
+        let subscriber = sessions.attach(&session, attach)?;
+        if beyond.is_some() {
+            subscriber.beyond(beyond, Instant::now().into_std());
+        }
+        Ok((subscriber, info))
     });
     let (subscriber, info) = match attached {
         Ok(attached) => attached,
@@ -200,7 +216,7 @@ impl Viewer {
         let opened = SessionOpened {
             session_id: self.session.to_string(),
             target: info.target.clone(),
-            codec: info.codec,
+            codec: self.subscriber.codec(),
             geometry_epoch: info.geometry.geometry_epoch,
             codec_epoch: 1,
             geometry: info.geometry,
@@ -229,6 +245,10 @@ impl Viewer {
                     Ok(Heard::Nothing) => Ok(()),
                     Ok(Heard::Arrived(arrived)) => {
                         self.subscriber.path(arrived.path(), Instant::now().into_std());
+                        Ok(())
+                    }
+                    Ok(Heard::Beyond(rate)) => {
+                        self.subscriber.beyond(rate, Instant::now().into_std());
                         Ok(())
                     }
                     Ok(Heard::Lost) => {

@@ -16,6 +16,7 @@ pub mod packet;
 pub mod pb;
 pub mod relay;
 pub mod sealed;
+pub mod relay_media;
 pub mod status;
 pub mod stream;
 pub mod ticket;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spaceport_types::{Cause, Error, Kind, MachineId, Redacted};
 
-use crate::DecodeError;
+use crate::{DecodeError, relay_media};
 
 /// The longest head or message: an error with its hint, and room for members of later versions.
 pub const MAX_TEXT: usize = 16 << 10;
@@ -30,6 +30,12 @@ pub enum Head {
     Register(Register),
     /// One request to the machine's own HTTP server, opened by the relay. HTTP follows.
     Http(Http),
+    /// A viewer wants in. Messages of the session follow.
+    Admit(relay_media::Admit),
+    /// A session that the relay has goes on. The same.
+    Resume(relay_media::Resume),
+    /// Pictures of a session. They follow.
+    Watch(relay_media::Watch),
 }
 
 /// A machine that wants to be reached through a relay.

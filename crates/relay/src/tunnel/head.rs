@@ -51,6 +51,11 @@ impl<R: AsyncRead + Unpin, M: Message> Reader<R, M> {
         Self { stream, reader: stream::Reader::new(MAX_TEXT), message: PhantomData }
     }
 
+    /// What they are read from, to write to it or to end it.
+    pub fn get_mut(&mut self) -> &mut R {
+        &mut self.stream
+    }
+
     /// The next one; `None` at the end. Nothing is lost when the future is dropped.
     ///
     /// # Errors

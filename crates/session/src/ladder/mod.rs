@@ -150,12 +150,7 @@ impl Ladder {
     }
 
     /// What those take whom a viewer passes its packets on to.
-    pub(crate) fn beyond(
-        self: &Arc<Self>,
-        viewer: ViewerId,
-        rate: Option<Bitrate>,
-        now: Instant,
-    ) {
+    pub(crate) fn beyond(self: &Arc<Self>, viewer: ViewerId, rate: Option<Bitrate>, now: Instant) {
         let mut state = lock(&self.state);
         let moves = state.policy.beyond(viewer, rate, now);
         let launching = self.apply(&mut state, &moves);

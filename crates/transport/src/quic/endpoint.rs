@@ -201,7 +201,7 @@ async fn serve(
     let opened = opening::open(incoming, &media, opening.links.as_ref(), opening.patience).await;
     drop(opening.permit);
     if let Some((pass, carrier)) = opened {
-        viewer::serve(pass, carrier).await;
+        viewer::serve(pass, None, carrier).await;
     }
     drop(connection);
 }

@@ -86,7 +86,7 @@ async fn upgrade(
                 let io = TokioIo::new(io);
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
                 let carrier = Socket { socket, echo: Echo::default(), heard_at: Instant::now() };
-                viewer::serve(pass, carrier).await;
+                viewer::serve(pass, None, carrier).await;
             }
             Err(error) => tracing::debug!(%error, "the client left before the upgrade"),
         }

@@ -1,0 +1,155 @@
+//! The relay's side: who comes for which machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use futures_util::future::BoxFuture;
+use http::header::AUTHORIZATION;
+use spaceport_session::{Limits, Sessions};
+use spaceport_transport::whep::http::{Call, Gate, Grant};
+use spaceport_transport::{Door, Media, Pass, machine as named, websocket, whep};
+use spaceport_types::{Error, Kind, MachineId, Result};
+use spaceport_wire::relay_media::Way;
+use tokio::time::Instant;
+
+use super::machine::{Entry, Machine};
+use crate::tunnel::Tunnel;
+
+/// The longest secret worth a machine's look.
+const MAX_SECRET: usize = 1024;
+
+/// Finds machines.
+pub trait Machines: fmt::Debug + Send + Sync + 'static {
+    /// The tunnel to a machine.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` for one that nobody knows, `relay` for one that is not connected.
+    fn find<'a>(&'a self, machine: &'a MachineId) -> BoxFuture<'a, Result<Tunnel>>;
+}
+
+/// Where viewers come in. Cloning it makes another handle.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    directory: Arc<dyn Machines>,
+    limits: Limits,
+    /// Those that somebody watches; so there are no more than the directory has.
+    machines: Mutex<BTreeMap<MachineId, Arc<Machine>>>,
+}
+
+impl Edge {
+    /// Serves the machines of `directory`, each within `limits`.
+    pub fn new(directory: Arc<dyn Machines>, limits: Limits) -> Self {
+        Self { inner: Arc::new(Inner { directory, limits, machines: Mutex::default() }) }
+    }
+
+    /// The limits of a relay: as many viewers as come, of as many sessions as a machine has.
+    pub fn limits() -> Limits {
+        Limits { sockets_per_session: 10_000, peers_per_session: 10_000, ..Limits::default() }
+    }
+
+    /// What the transports need.
+    pub fn media(&self) -> Media {
+        Media::new(self.clone())
+    }
+
+    /// `/m/<id>/media` and `/m/<id>/whep`, the latter over `endpoint`.
+    pub fn routes(&self, endpoint: whep::Endpoint) -> Router {
+        let peers = whep::http::State::new(endpoint, Arc::new(self.clone()));
+        let routes = websocket::router(self.media()).merge(whep::http::router(peers));
+        Router::new().nest("/m/{machine}", routes)
+    }
+
+    /// Ends what nobody watches any more. To be called every few seconds.
+    pub fn sweep(&self) {
+        let now = Instant::now().into_std();
+        self.lock().retain(|_, machine| {
+            machine.sessions().sweep(now);
+            !machine.sessions().is_empty() || Arc::strong_count(machine) > 1
+        });
+    }
+
+    /// Says goodbye to every viewer.
+    pub fn close_all(&self) {
+        self.lock().values().for_each(|machine| machine.sessions().close_all());
+    }
+
+    /// The sessions that are served now, machine by machine; for metrics.
+    pub fn sessions(&self) -> Vec<Sessions> {
+        self.lock().values().map(|machine| machine.sessions().clone()).collect()
+    }
+
+    async fn admit(&self, machine: Option<&str>, secret: &str, way: Way) -> Result<Entry> {
+        let Some(machine) = machine else {
+            return Err(Error::new(Kind::InvalidArgument, "the request names no machine")
+                .hint("Connect to `/m/<machine>/…`, or name the `machine` beside the ticket"));
+        };
+        if secret.len() > MAX_SECRET {
+            return Err(Error::new(Kind::Unauthenticated, "that is no ticket and no token"));
+        }
+        let id: MachineId = machine.parse()?;
+        // Before anything is kept for it: anybody can ask for any name.
+        self.inner.directory.find(&id).await?;
+        let machine = {
+            let mut machines = self.lock();
+            let new =
+                || Machine::new(id.clone(), Arc::clone(&self.inner.directory), self.inner.limits);
+            Arc::clone(machines.entry(id.clone()).or_insert_with(new))
+        };
+        machine.admit(secret, way).await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Arc<Machine>>> {
+        self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Door for Edge {
+    fn redeem<'a>(
+        &'a self,
+        machine: Option<&'a str>,
+        ticket: &'a str,
+    ) -> BoxFuture<'a, Result<Pass>> {
+        Box::pin(async move { Ok(self.admit(machine, ticket, Way::Socket).await?.pass) })
+    }
+}
+
+impl Gate for Edge {
+    fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Grant>> {
+        Box::pin(async move {
+            let Some(secret) = secret(&call) else {
+                return Err(Error::new(
+                    Kind::Unauthenticated,
+                    "the request carries no token or ticket",
+                )
+                .hint("Send `Authorization: Bearer <token or ticket>`"));
+            };
+            let display = call.query.and_then(|query| parameter(query, "display"));
+            let way = Way::Whep { display: display.map(str::to_owned) };
+            let Entry { pass, codecs } = self.admit(named(call.path).0, secret, way).await?;
+            Ok(Grant { sessions: pass.sessions, session: pass.session, codecs })
+        })
+    }
+}
+
+/// The token or ticket of a request.
+fn secret<'a>(call: &Call<'a>) -> Option<&'a str> {
+    let bearer = call.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| {
+        let (scheme, secret) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+    });
+    bearer.or_else(|| parameter(call.query?, "ticket"))
+}
+
+/// One parameter of a query. Tickets and display ids need no percent-encoding.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
