@@ -1,15 +1,18 @@
 //! Who may watch over WHEP.
 //!
 //! A media ticket opens its session. The Space token or a viewer ticket opens the primary display:
-//! that is what a plain WHEP player has, a URL and a bearer secret.
+//! that is what a plain WHEP player has, a URL and a bearer secret. Who comes by a relay is judged here, too.
 
 use std::time::SystemTime;
 
 use futures_util::future::{BoxFuture, ready};
 use http::header::AUTHORIZATION;
-use spaceport_transport::whep;
+use spaceport_media::clock;
+use spaceport_relay::media;
 use spaceport_transport::whep::http::{Call, IceServer};
+use spaceport_transport::{Clock, Pass, whep};
 use spaceport_types::{Error, Kind, Result, SessionId};
+use spaceport_wire::relay_media::Way;
 use tokio::time::Instant;
 
 use crate::auth::{ViewerGrant, bearer};
@@ -48,6 +51,24 @@ impl whep::http::Gate for Gate {
             Vec::new()
         });
         Box::pin(ready(servers))
+    }
+}
+
+impl media::Host for Gate {
+    fn admit<'a>(
+        &'a self,
+        secret: &'a str,
+        way: &'a Way,
+    ) -> BoxFuture<'a, Result<media::Admission>> {
+        Box::pin(async move {
+            let session = match way {
+                Way::Socket => self.service.sessions().redeem(secret, Instant::now().into_std())?,
+                Way::Whep { display } => self.session(secret, display.as_deref()).await?,
+            };
+            let (sessions, clock) = (self.service.sessions().clone(), Clock::new(clock::now));
+            let pass = Pass { sessions, session, clock };
+            Ok(media::Admission { pass, codecs: self.service.video_codecs() })
+        })
     }
 }
 

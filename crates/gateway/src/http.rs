@@ -17,10 +17,10 @@ use spaceport_types::{Error, Kind, Result};
 
 pub(crate) use spaceport_transport::problem::problem;
 use spaceport_transport::problem::with_status;
-use spaceport_transport::{body, quic};
+use spaceport_transport::{body, page, quic};
 
 use crate::service::{Display, OpenRequest, Opened, QuicWay, Service};
-use crate::{assets, auth, metrics};
+use crate::{auth, metrics};
 
 /// The largest body that any of these routes reads.
 const MAX_BODY: usize = 64 << 10;
@@ -31,8 +31,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/", get(|| to("viewer/")))
         .route("/health", get(health))
         .route("/viewer", get(|| to("viewer/")))
-        .route("/viewer/", get(assets::index))
-        .route("/viewer/{*path}", get(assets::file))
+        .merge(page::router())
         .route("/viewer/open", post(open))
         .route("/viewer/targets", get(targets))
         .with_state(service)

@@ -6,7 +6,6 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod assemble;
-mod assets;
 mod auth;
 pub mod config;
 mod consent;

@@ -75,7 +75,7 @@ impl Closing {
         poll_fn(|cx| self.poll_closed(cx)).await
     }
 
-    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Arc<Error>> {
+    fn poll_closed(&self, cx: &Context<'_>) -> Poll<Arc<Error>> {
         let mut end = lock(&self.life.end);
         if let Some(reason) = &end.reason {
             return Poll::Ready(Arc::clone(reason));

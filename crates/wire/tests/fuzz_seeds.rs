@@ -6,6 +6,8 @@ mod packet_header;
 mod quic_control;
 #[path = "../../../tests/fuzz/properties/rcdp_control.rs"]
 mod rcdp_control;
+#[path = "../../../tests/fuzz/properties/relay_media.rs"]
+mod relay_media;
 #[path = "../../../tests/fuzz/replay.rs"]
 mod replay;
 #[path = "../../../tests/fuzz/properties/sealed_frame.rs"]
@@ -26,6 +28,11 @@ fn quic_control_seeds_hold() {
 #[test]
 fn video_datagram_seeds_hold() {
     replay::replay("video_datagram", video_datagram::check);
+}
+
+#[test]
+fn relay_media_seeds_hold() {
+    replay::replay("relay_media", relay_media::check);
 }
 
 #[test]

@@ -157,7 +157,7 @@ async fn attach(
     let joins = joins(viewers);
     let last = began + viewers.join_over();
     for (index, after) in joins.into_iter().enumerate() {
-        let most = session::per_session(viewers.transport);
+        let most = space.per_session(viewers.transport);
         let Some(session) = sessions.get(index / most) else { break };
         let client = match viewers.transport {
             Carrier::Quic | Carrier::WebTransport => Some(clients.client(index, space)?),

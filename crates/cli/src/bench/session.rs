@@ -20,6 +20,9 @@ use super::args::{Carrier, Viewers};
 const SOCKETS_PER_SESSION: usize = 8;
 const PEERS_PER_SESSION: usize = 500;
 
+/// The same through a relay, which serves them itself.
+const AT_RELAY: usize = 10_000;
+
 /// How long a ticket lets viewers in: the longest there is, so that all can join.
 const TICKET: i64 = 600;
 
@@ -37,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) socket: Redacted<String>,
     pub(crate) whep: player::Remote,
     pub(crate) quic: Option<Remote>,
+    /// The machine whose session it is, at a relay.
+    pub(crate) machine: Option<String>,
     pub(crate) ticket: Redacted<String>,
 }
 
@@ -96,13 +101,29 @@ impl Space {
                 ticket: Redacted::new(ticket.clone()),
             },
             quic,
+            machine: self.machine(),
             ticket: Redacted::new(ticket),
         })
     }
 
+    /// The machine that it is at a relay, if that is what was named.
+    fn machine(&self) -> Option<String> {
+        let below = format!("{}/", self.client.address().prefix());
+        spaceport_transport::machine(&below).0.map(str::to_owned)
+    }
+
+    /// Viewers that share one session. A relay bounds them by what it has in all.
+    pub(crate) fn per_session(&self, transport: Carrier) -> usize {
+        match transport {
+            _ if self.machine().is_some() => AT_RELAY,
+            Carrier::Whep => PEERS_PER_SESSION,
+            _ => SOCKETS_PER_SESSION,
+        }
+    }
+
     /// As many sessions as the viewers need.
     pub(crate) async fn open_all(&self, viewers: &Viewers) -> Result<Vec<Session>> {
-        let most = per_session(viewers.transport);
+        let most = self.per_session(viewers.transport);
         let mut sessions = Vec::new();
         for _ in 0..(viewers.viewers as usize).div_ceil(most) {
             match self.open(viewers).await {
@@ -127,10 +148,6 @@ impl Space {
     }
 }
 
-/// Viewers that share one session.
-pub(crate) fn per_session(transport: Carrier) -> usize {
-    if transport == Carrier::Whep { PEERS_PER_SESSION } else { SOCKETS_PER_SESSION }
-}
 
 /// The networks between the viewers and the server: one for each viewer, made when the server's address is
 /// known.

@@ -136,6 +136,8 @@ async fn connect(
                     .hint("Measure another transport")
             })?;
             remote.address = network.towards(remote.address)?;
+            let named = session.machine.as_ref().map(|machine| client.at_machine(machine));
+            let client = named.as_ref().unwrap_or(client);
             let connected = if transport == Carrier::Quic {
                 client.connect(&remote, &session.ticket, Video::Streams).await
             } else {

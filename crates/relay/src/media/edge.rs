@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use spaceport_session::{Limits, Sessions};
 use spaceport_transport::whep::http::{Call, Gate, Grant};
-use spaceport_transport::{Door, Media, Pass, machine as named, websocket, whep};
+use spaceport_transport::{Door, Media, Pass, machine as named, page, websocket, whep};
 use spaceport_types::{Error, Kind, MachineId, Result};
 use spaceport_wire::relay_media::Way;
 use tokio::time::Instant;
@@ -60,11 +60,12 @@ impl Edge {
         Media::new(self.clone())
     }
 
-    /// `/m/<id>/media` and `/m/<id>/whep`, the latter over `endpoint`.
+    /// `/m/<id>/media`, `/m/<id>/whep`, that one over `endpoint`, and `/m/<id>/viewer/`.
     pub fn routes(&self, endpoint: whep::Endpoint) -> Router {
         let peers = whep::http::State::new(endpoint, Arc::new(self.clone()));
-        let routes = websocket::router(self.media()).merge(whep::http::router(peers));
-        Router::new().nest("/m/{machine}", routes)
+        let routes =
+            websocket::router(self.media()).merge(whep::http::router(peers)).merge(page::router());
+        Router::new().nest("/m/{id}", routes)
     }
 
     /// Ends what nobody watches any more. To be called every few seconds.

@@ -506,7 +506,7 @@ async fn quic_and_webtransport_viewers_name_their_machine() {
 }
 
 /// A machine that changes what it sends on streams of pictures.
-async fn lying(change: impl Fn(&mut Vec<u8>) + Clone + Send + 'static) -> Event {
+async fn lying(change: impl Fn(&mut [u8]) + Clone + Send + 'static) -> Event {
     let world = World::new();
     let (machine, relay) = Tunnel::pair(tunnel::Limits::default());
     let guest = world.guest.clone();
@@ -562,7 +562,7 @@ impl<'a, R: tokio::io::AsyncRead + Unpin> Whole<'a, R> {
     }
 }
 
-fn replace(whole: &mut Vec<u8>, from: &str, to: &str) {
+fn replace(whole: &mut [u8], from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let text = String::from_utf8_lossy(whole).into_owned();
     let at = text.find(from).expect("it is in the header");
@@ -572,7 +572,8 @@ fn replace(whole: &mut Vec<u8>, from: &str, to: &str) {
 #[tokio::test]
 async fn a_machine_that_lies_about_its_frames_is_refused() {
     assert!(matches!(lying(|_| {}).await, Event::Packet(_)), "the way itself changes nothing");
-    let lies: [(&str, fn(&mut Vec<u8>)); 6] = [
+    type Lie = fn(&mut [u8]);
+    let lies: [(&str, Lie); 6] = [
         ("another width", |it| replace(it, r#""width_px":640"#, r#""width_px":641"#)),
         ("another epoch", |it| replace(it, r#""geometry_epoch":1"#, r#""geometry_epoch":9"#)),
         ("another codec", |it| replace(it, r#""codec":"h264""#, r#""codec":"bgra""#)),

@@ -1,12 +1,13 @@
-//! The viewer page, embedded in the binary.
+//! The viewer page, embedded in the binary. What it asks and what it connects to is relative to where it is, so
+//! that it works below any path.
 
-use axum::extract::{Path, Request};
+use axum::Router;
+use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
-use rust_embed::RustEmbed;
-
-use crate::http::not_found;
+use rust_embed::{EmbeddedFile, RustEmbed};
 
 #[derive(RustEmbed)]
 #[folder = "../../viewer"]
@@ -19,16 +20,25 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       data: blob:; media-src 'self' blob:; worker-src 'self'; connect-src 'self' \
                       ws: wss: https:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
 
-pub(crate) async fn index(request: Request) -> Response {
-    serve("index.html", request).await
+/// `/viewer/` and each of its files, and nothing else below it. A relay nests it at `/m/<id>`.
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let page = |path: &'static str| {
+        get(move |request: Request| async move {
+            match Viewer::get(path) {
+                Some(file) => serve(path, file, &request),
+                None => StatusCode::NOT_FOUND.into_response(),
+            }
+        })
+    };
+    let router = Router::new().route("/viewer/", page("index.html"));
+    Viewer::iter().fold(router, |router, path| {
+        // There is one router for each port, and each has the few names for good.
+        let path: &'static str = path.into_owned().leak();
+        router.route(&format!("/viewer/{path}"), page(path))
+    })
 }
 
-pub(crate) async fn file(Path(path): Path<String>, request: Request) -> Response {
-    serve(&path, request).await
-}
-
-async fn serve(path: &str, request: Request) -> Response {
-    let Some(file) = Viewer::get(path) else { return not_found(request).await };
+fn serve(path: &str, file: EmbeddedFile, request: &Request) -> Response {
     let hash = file.metadata.sha256_hash();
     let etag = format!("\"{:016x}\"", u64::from_be_bytes(std::array::from_fn(|i| hash[i])));
     let known = request.headers().get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
