@@ -118,6 +118,8 @@ pub struct Adopt {
     pub policy: Policy,
     /// What its frames show now.
     pub geometry: Geometry,
+    /// Whether its frames are sealed there, and opened by viewers alone.
+    pub sealed: bool,
 }
 
 /// What a client gets for opening a session.
@@ -146,8 +148,10 @@ pub struct SessionInfo {
     pub geometry: Geometry,
     /// How many sockets watch it now.
     pub sockets: usize,
-    /// What its frames are sealed with, if they are.
+    /// What its frames are sealed with, if that is done here.
     pub key: Option<MediaKey>,
+    /// Whether its frames are sealed, here or where they come from.
+    pub sealed: bool,
 }
 
 /// How a viewer comes.
@@ -211,6 +215,7 @@ struct Session {
     settings: Settings,
     policy: Policy,
     key: Option<MediaKey>,
+    sealed: bool,
     /// The sorts of pictures its viewers get, each a stream.
     pictures: BTreeSet<Picture>,
     viewers: Vec<(Carrier, Weak<Binding>)>,
@@ -290,6 +295,7 @@ impl Sessions {
             codec: request.codec,
             settings,
             policy: request.policy,
+            sealed: request.key.is_some(),
             key: request.key,
             pictures: BTreeSet::new(),
             viewers: Vec::new(),
@@ -336,6 +342,8 @@ impl Sessions {
             codec: session.codec,
             settings,
             policy: session.policy,
+            key: None,
+            sealed: session.sealed,
             pictures: BTreeSet::new(),
             viewers: Vec::new(),
             open_until: now,
@@ -410,7 +418,7 @@ impl Sessions {
         let viewer = ViewerId::new(state.next_viewer);
         state.next_viewer += 1;
         let session = state.sessions.get_mut(id).ok_or_else(|| closed(id))?;
-        if session.key.is_some() && attach.carrier == Carrier::Peer {
+        if session.sealed && attach.carrier == Carrier::Peer {
             return Err(Error::new(
                 Kind::CapabilityMissing,
                 format!("session `{id}` is sealed from end to end, which WebRTC cannot carry"),
@@ -434,11 +442,16 @@ impl Sessions {
             .retry_after(Duration::from_secs(5))
             .hint("Open another session; those with the same settings share one encode"));
         }
+        let verbatim = session.adopted && session.sealed;
         let picture = session.picture(attach);
         session.pictures.insert(picture);
         let key = session.key(id, picture);
         let ladder = self.ladder(&mut state, key);
-        let (subscriber, binding, launching) = ladder.attach(viewer);
+        let (mut subscriber, binding, launching) = ladder.attach(viewer);
+        if verbatim {
+            // What is sealed says of which packet it is, as that was there.
+            subscriber.keep_epochs();
+        }
         if let Some(session) = state.sessions.get_mut(id) {
             session.viewers.push((attach.carrier, Arc::downgrade(&binding)));
         }
@@ -668,6 +681,7 @@ impl Session {
             geometry: self.target.current(self.settings.max_dimension, false),
             sockets: self.viewers_by(Carrier::Socket),
             key: self.key.clone(),
+            sealed: self.sealed,
         }
     }
 
@@ -1293,6 +1307,7 @@ mod tests {
                 logical_bounds: frame_size.into(),
                 geometry_epoch: 7,
             },
+            sealed: false,
         }
     }
 
@@ -1330,6 +1345,21 @@ mod tests {
         assert_eq!(packets(&mut viewer), [(45, true, 1)]);
         publisher.forward(&packet(46, false), now, true);
         assert!(matches!(viewer.try_recv(), Some(Event::Resumed)));
+    }
+
+    #[test]
+    fn what_another_machine_has_sealed_stays_as_it_is_and_is_not_for_webrtc() {
+        let (sessions, launched, now) = setup();
+        let sealed = Adopt { sealed: true, ..adopted("media-a") };
+        let info = sessions.adopt(sealed, now).unwrap();
+        assert!(info.sealed);
+        let mut viewer = sessions.attach(&info.id, SOCKET).unwrap();
+        let publisher = launched.take().remove(0);
+        publisher.forward(&packet(1, true), now, true);
+        assert_eq!(packets(&mut viewer), [(1, true, 4)]);
+        let peer = Attach { carrier: Carrier::Peer, ..SOCKET };
+        let refused = sessions.attach(&info.id, peer).unwrap_err();
+        assert_eq!(refused.kind(), Kind::CapabilityMissing);
     }
 
     #[test]

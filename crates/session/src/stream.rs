@@ -563,12 +563,17 @@ impl Bound {
 /// Numbers encoders as one viewer sees them: from 1, one more with each replacement.
 #[derive(Debug, Default)]
 struct Epochs {
+    /// They stay what they are.
+    kept: bool,
     seen: Option<(u32, u32)>,
     number: u32,
 }
 
 impl Epochs {
     fn number(&mut self, moves: u32, codec_epoch: u32) -> u32 {
+        if self.kept {
+            return codec_epoch;
+        }
         if self.seen != Some((moves, codec_epoch)) {
             self.seen = Some((moves, codec_epoch));
             self.number += 1;
@@ -600,6 +605,11 @@ impl Subscriber {
         let binding = Arc::new(Binding { id, bound: Mutex::new(bound) });
         let epochs = Epochs::default();
         (Self { id, codec, binding: Arc::clone(&binding), epochs, received: None }, binding)
+    }
+
+    /// Leaves the codec epochs of its packets as they came.
+    pub(crate) fn keep_epochs(&mut self) {
+        self.epochs.kept = true;
     }
 
     /// This viewer's name in logs.

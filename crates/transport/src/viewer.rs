@@ -212,7 +212,7 @@ impl Viewer {
             [capability::DESKTOP, capability::KEYFRAME_ON_ATTACH, capability::CURSOR];
         self.say(carrier, &ServerMessage::hello(capabilities)).await?;
         let mut here = capabilities.to_vec();
-        here.extend(self.sealer.is_some().then_some(capability::SEALED));
+        here.extend(info.sealed.then_some(capability::SEALED));
         let opened = SessionOpened {
             session_id: self.session.to_string(),
             target: info.target.clone(),

@@ -104,6 +104,9 @@ pub struct Admitted {
     pub policy: Policy,
     /// What its frames show now.
     pub geometry: Geometry,
+    /// Whether its frames are sealed, for viewers to open.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
     /// The clock that packets are stamped with, in microseconds.
     pub clock_us: u64,
 }
@@ -220,6 +223,7 @@ mod tests {
                 logical_bounds: frame_size.into(),
                 geometry_epoch: 3,
             },
+            sealed: true,
             clock_us: 17,
         };
         for message in [

@@ -148,7 +148,6 @@ impl Space {
     }
 }
 
-
 /// The networks between the viewers and the server: one for each viewer, made when the server's address is
 /// known.
 pub(crate) struct Network {

@@ -180,7 +180,9 @@ impl Line {
             Codec::Bgra | Codec::Png => MAX_PAYLOAD,
             _ => LONGEST,
         };
-        self.epochs.0 = self.epochs.1;
+        // What is sealed says of which packet it is, as that is there.
+        let sealed = machine.sessions().info(&self.session).is_ok_and(|info| info.sealed);
+        self.epochs.0 = if sealed { 0 } else { self.epochs.1 };
         let mut watching = Watching {
             line: self,
             machine,

@@ -205,6 +205,7 @@ impl Holding {
                 Policy::AllowActivation => control::Policy::AllowActivation,
             },
             geometry: info.geometry,
+            sealed: info.sealed,
             clock_us: pass.clock.now().as_micros() as u64,
         })
     }

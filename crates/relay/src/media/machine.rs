@@ -123,6 +123,7 @@ impl Machine {
                 control::Policy::AllowActivation => Policy::AllowActivation,
             },
             geometry,
+            sealed: admitted.sealed,
         };
         self.sessions.adopt(session, Instant::now().into_std()).map(drop)
     }

@@ -169,6 +169,7 @@ fn open() -> Open {
         bitrate: None,
         policy: Policy::ViewOnly,
         ticket_ttl: None,
+        key: None,
     }
 }
 
