@@ -141,6 +141,17 @@ impl Window {
         if before.is_none() && !self.begin() {
             return false;
         }
+        // GStreamer would show what is left of the one before.
+        let whole = (u64::from(size.width) * u64::from(size.height)).saturating_mul(4);
+        if self.codec == Codec::Bgra && payload.len() as u64 != whole {
+            let length = payload.len();
+            gst::element_error!(
+                self.source,
+                gst::StreamError::Format,
+                ("a frame of {length} bytes, and {whole} are needed")
+            );
+            return false;
+        }
         let mut tries = PATIENCE.as_millis() / BEHIND.as_millis();
         while self.source.property::<u64>("current-level-buffers") >= AHEAD {
             tries = tries.saturating_sub(1);
