@@ -271,6 +271,6 @@ async fn twenty_viewers_that_come_and_go_fifty_times_leave_nothing_behind() {
     let after = settled(&gateway, "after fifty more");
     assert!(after.descriptors <= warm.descriptors + SLACK, "{after} after {warm}");
     assert!(after.threads <= warm.threads + SLACK, "{after} after {warm}");
-    // A kilobyte that each of a thousand left would show.
-    assert!(after.memory <= warm.memory + CROWD as u64 * 50, "{after} after {warm}");
+    // Of a thousand viewers; an allocator's pools take some megabytes more or less.
+    assert!(after.memory <= warm.memory + (8 << 10), "{after} after {warm}");
 }

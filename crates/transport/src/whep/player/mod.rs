@@ -38,6 +38,10 @@ const TICK: Duration = Duration::from_millis(1);
 /// The longest train of datagrams that the kernel hands over at once.
 const TRAIN: usize = 64 << 10;
 
+/// Bytes that may wait in the kernel, each packet counted with what it costs there: a large keyframe, which comes
+/// all at once where no network lies between.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
 /// Trains that are read in one turn, before others have theirs.
 const READS_PER_TURN: usize = 8;
 
@@ -89,6 +93,8 @@ impl Player {
         let mut connection = post::Connection::to(&remote.url).await?;
         let socket = UdpSocket::bind(SocketAddr::new(connection.local().ip(), 0)).await?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // Best effort: what a kernel gives by itself is a hundred packets, less than a large frame has.
+        drop(state.set_recv_buffer_size(UdpSockRef::from(&socket), RECEIVE_BUFFER));
         let local = socket.local_addr()?;
         let now = Instant::now();
         // Making one costs a few milliseconds; it holds no state of a connection.
