@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::json;
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Folder, Gateway, Script, TOKEN, Window};
+use spaceport_tests::{Folder, Gateway, Script, TOKEN, Window, cua};
 use spaceport_types::Size;
 
 #[test]
@@ -202,20 +202,5 @@ fn script(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Script {
 }
 
 fn command(name: &str, gateway: &Gateway, home: &Folder, token: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let python = root.join("target/venv-cua/bin/python");
-    assert!(
-        python.exists(),
-        "install the client first: python3 -m venv target/venv-cua && \
-         target/venv-cua/bin/pip install -r tests/e2e/requirements.txt"
-    );
-    let mut command = Command::new(python);
-    command
-        .arg(root.join("tests/e2e").join(name))
-        .args([&format!("http://{}", gateway.http()), token])
-        .arg(home.path())
-        .envs([("DO_NOT_TRACK", "1"), ("CUA_TELEMETRY", "0"), ("CUA_MESH", "off")])
-        .envs([("NO_PROXY", "127.0.0.1"), ("no_proxy", "127.0.0.1")])
-        .env("CUA_HOME", home.path());
-    command
+    cua(name, &format!("http://{}", gateway.http()), token, home.path())
 }

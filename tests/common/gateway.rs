@@ -40,6 +40,8 @@ pub struct Start<'a> {
     pub host: Option<IpAddr>,
     /// Where its state outlives it; nowhere when not given.
     pub state: Option<&'a Path>,
+    /// The network namespace that it runs in; that of the test when not given.
+    pub namespace: Option<&'a str>,
     /// More arguments.
     pub arguments: &'a [&'a str],
 }
@@ -62,7 +64,14 @@ impl Gateway {
         let home = folder.path().join("home");
         std::fs::create_dir(&home).unwrap();
         let host = start.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let mut command = Command::new(binary());
+        let mut command = match start.namespace {
+            Some(namespace) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={namespace}")).arg(binary());
+                command
+            }
+            None => Command::new(binary()),
+        };
         command
             .args(["serve", "--listen", &SocketAddr::new(host, 0).to_string()])
             .args(["--quic-port", "0"])

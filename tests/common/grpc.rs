@@ -19,9 +19,20 @@ pub struct Refused {
     pub info: Option<ErrorInfo>,
 }
 
-/// One unary call as gRPC-Web over HTTP/1.1, which is gRPC without HTTP/2: the messages are the same.
 pub(super) fn call<A: Message + Default>(
     to: SocketAddr,
+    token: &str,
+    method: &str,
+    request: &impl Message,
+) -> Result<A, Refused> {
+    call_at(to, "", token, method, request)
+}
+
+/// One unary call as gRPC-Web over HTTP/1.1, which is gRPC without HTTP/2: the messages are the same. `prefix`
+/// comes before the path.
+pub fn call_at<A: Message + Default>(
+    to: SocketAddr,
+    prefix: &str,
     token: &str,
     method: &str,
     request: &impl Message,
@@ -32,7 +43,7 @@ pub(super) fn call<A: Message + Default>(
     body.extend(message);
     let answer = Request {
         method: "POST",
-        path: &format!("/cua.env.v1.{method}"),
+        path: &format!("{prefix}/cua.env.v1.{method}"),
         headers: &[
             ("content-type", "application/grpc-web+proto"),
             ("authorization", &format!("Bearer {token}")),

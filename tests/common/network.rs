@@ -88,10 +88,10 @@ const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// A network namespace, for as long as somebody holds its standard input.
 #[derive(Debug)]
-struct Machine(Child);
+pub(super) struct Machine(Child);
 
 impl Machine {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
@@ -104,15 +104,15 @@ impl Machine {
         Self(child)
     }
 
-    fn pid(&self) -> String {
+    pub(super) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
-    fn namespace(&self) -> String {
+    pub(super) fn namespace(&self) -> String {
         format!("/proc/{}/ns/net", self.0.id())
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.namespace())).arg(program);
         command
@@ -132,8 +132,9 @@ fn rule(verb: &str, what: &[&str]) -> Command {
     command
 }
 
-fn run(command: &mut Command) {
-    let status = command.status().expect("iproute2 is installed (`scripts/setup test`)");
+pub(super) fn run(command: &mut Command) {
+    let status =
+        command.status().expect("iproute2 and nftables are installed (`scripts/setup test`)");
     assert!(status.success(), "{command:?}: {status}");
 }
 

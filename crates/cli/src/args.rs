@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
+use spaceport_gateway::service::Facts;
 use spaceport_gateway::{Config, IceServers};
+use spaceport_relay::uplink::{self, Origin};
 use spaceport_teleport::Machine;
-use spaceport_types::{Redacted, Result};
+use spaceport_types::{MachineId, Redacted, Result};
 
 use crate::client::args as client;
 
@@ -44,6 +46,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Show this machine's desktop: be a Space.
     Serve(Serve),
+    /// Bring machines behind NAT to clients and viewers.
+    Relay(crate::relay::Relay),
     /// Say which displays, encoders and ports work here, and why not.
     Doctor(Doctor),
     /// List the Spaces you have; add, remove, rename or examine one.
@@ -114,6 +118,16 @@ pub(crate) struct Serve {
     /// Where the token and the addresses are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+    /// Have others reach this machine through the relay at this address, such as `https://relay.example`.
+    /// The first time, its registration token has to be in `SPACEPORT_RELAY_TOKEN`.
+    #[arg(long, value_name = "URL")]
+    pub(crate) relay: Option<Origin>,
+    /// Read the relay's registration token from this file, which only you may be able to read.
+    #[arg(long, value_name = "FILE", requires = "relay")]
+    pub(crate) relay_token_file: Option<PathBuf>,
+    /// This machine's id at the relay. Without it: the one that it had before, or one made of its name.
+    #[arg(long, value_name = "ID", requires = "relay")]
+    pub(crate) machine_id: Option<MachineId>,
 }
 
 /// Examine this machine.
@@ -220,11 +234,30 @@ impl Serve {
         config.encoder = self.encoder.clone();
         config.sealed = self.sealed;
         config.max_sessions = self.max_sessions.into();
+        config.relay = self.uplink(&config, environment.relay_token)?;
         config.home = environment.home;
         config.downloads_dir = self.downloads_dir.clone();
         config.files_root = self.files_root.clone();
         config.machine = Machine::from_environment(std::env::vars_os());
         Ok(config)
+    }
+}
+
+impl Serve {
+    fn uplink(
+        &self,
+        config: &Config,
+        token: Option<Redacted<String>>,
+    ) -> Result<Option<uplink::Config>> {
+        let Some(relay) = self.relay.clone() else { return Ok(None) };
+        let name = Facts::read().hostname;
+        let mut uplink = uplink::Config::new(relay, name, config.relay_path());
+        uplink.machine = self.machine_id.clone();
+        uplink.token = match &self.relay_token_file {
+            Some(file) => Some(read_secret(file)?),
+            None => token,
+        };
+        Ok(Some(uplink))
     }
 }
 
@@ -249,6 +282,8 @@ impl At {
 /// processes shows flags to everyone.
 pub(crate) struct Environment {
     pub(crate) token: Option<Redacted<String>>,
+    /// Lets machines in at a relay.
+    pub(crate) relay_token: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// Where the Spaces of this user are listed.
@@ -273,6 +308,7 @@ impl Environment {
         };
         Self {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
+            relay_token: read("SPACEPORT_RELAY_TOKEN").map(Redacted::new),
             state_dir: base.join("spaceport"),
             home: read("HOME").map(PathBuf::from),
             config_dir: read("SPACEPORT_CONFIG_DIR").map_or_else(config_home, PathBuf::from),

@@ -8,6 +8,7 @@ mod doctor;
 mod errors;
 mod mcp;
 mod progress;
+mod relay;
 mod render;
 mod serve;
 mod teleport;
@@ -22,10 +23,11 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    render::init_logs(args.verbose, matches!(args.verb, Verb::Serve(_)));
+    render::init_logs(args.verbose, matches!(args.verb, Verb::Serve(_) | Verb::Relay(_)));
     let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),
+        Verb::Relay(relay) => relay::run(&relay, json),
         Verb::Doctor(doctor) => doctor::run(&doctor, json),
         // What asks a person elsewhere is data for an agent.
         Verb::Teleport(verb) => teleport::run(&verb, json || agent),

@@ -48,12 +48,16 @@ fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, d
     let what = if demo { "A demo desktop" } else { "This desktop" };
     let token =
         token_file.map_or_else(|| "the one you gave".to_owned(), |file| format!("kept in {file}"));
+    let relay = endpoints.relay.as_deref().map_or_else(String::new, |url| {
+        format!("  Through the relay    {}\n", render::printable(url))
+    });
     render::line_out(&format!(
         "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n  \
          gRPC, media socket   http://{http}\n  \
          MCP                  http://{http}/mcp\n  \
          QUIC, WebTransport   udp {quic}\n  \
-         WebRTC (WHEP)        http://{http}/whep   udp {webrtc}\n  \
+         WebRTC (WHEP)        http://{http}/whep   udp {webrtc}\n\
+         {relay}  \
          Space token          {token}\n\n  \
          Ctrl-C ends it.\n",
         http = endpoints.http,

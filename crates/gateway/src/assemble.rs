@@ -16,6 +16,7 @@ use serde::Serialize;
 use spaceport_media::demo::Demo;
 use spaceport_media::windows::Windows;
 use spaceport_media::{capture, clock, encode, pipeline};
+use spaceport_relay::uplink;
 use spaceport_session::{Limits, Policy, Sessions};
 use spaceport_teleport::consent::Desk;
 use spaceport_teleport::inbox::Inbox;
@@ -23,6 +24,7 @@ use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::{Media, quic, websocket, whep};
 use spaceport_types::{Error, Kind, MediaKey, Redacted, Result, Size};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::time::interval;
 use tower_http::cors::{Any, CorsLayer};
 
@@ -60,6 +62,9 @@ pub struct Endpoints {
     pub webrtc: SocketAddr,
     /// The viewer page without a ticket.
     pub viewer: String,
+    /// Where others reach this machine, by a relay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay: Option<String>,
 }
 
 /// A gateway with its ports bound, not yet serving.
@@ -73,6 +78,7 @@ pub struct Gateway {
     whep: (whep::Endpoint, whep::Driver),
     /// Whether the viewer page's pictures are sealed.
     sealed: bool,
+    uplink: Option<uplink::Driver>,
     /// Ends with the gateway.
     demo: Option<Demo>,
 }
@@ -111,6 +117,7 @@ impl Gateway {
         let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
         let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
 
+        let uplink = config.relay.clone().map(uplink::prepare).transpose()?;
         let listener = tcp::bind(config.listen).await?;
         let address = listener.local_addr()?;
         let mut peers = whep::Config::default();
@@ -133,6 +140,7 @@ impl Gateway {
             quic: quic.endpoint.local_addr(),
             webrtc: SocketAddr::new(address.ip(), endpoint.local_addr().port()),
             viewer: format!("http://{address}/viewer/"),
+            relay: uplink.as_ref().map(|(uplink, _)| uplink.url().to_owned()),
         };
         let storage = Storage::open(&config)?;
         let udp = quic.endpoint.clone();
@@ -149,7 +157,11 @@ impl Gateway {
         )?;
         let whep = (endpoint, driver);
         let sealed = config.sealed;
-        Ok(Self { service, router, listener, endpoints, token, quic, whep, sealed, demo })
+        let uplink = uplink.map(|(uplink, driver)| {
+            service.reached_by(uplink);
+            driver
+        });
+        Ok(Self { service, router, listener, endpoints, token, quic, whep, sealed, uplink, demo })
     }
 
     /// Serves a program's tools beside its own routes, to whoever has the Space token.
@@ -201,10 +213,17 @@ impl Gateway {
     ///
     /// `io` when the listener fails for good.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let Self { service, router, listener, quic, whep: (endpoint, driver), demo, .. } = self;
+        let Self {
+            service, router, listener, quic, whep: (endpoint, driver), uplink, demo, ..
+        } = self;
         let Quic { endpoint: quic, driver: viewers, kept } = quic;
         let viewers = tokio::spawn(viewers.run());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
+        let (leave, leaving) = oneshot::channel::<()>();
+        let uplink = uplink.map(|driver| {
+            let left = async { drop(leaving.await) };
+            tokio::spawn(driver.run(router.clone(), left))
+        });
         let mut limits = tcp::Config::default();
         limits.media = Some(endpoint.clone());
         let connections = Connections::new(router, limits);
@@ -227,6 +246,12 @@ impl Gateway {
         service.sessions().close_all();
         endpoint.shut_down();
         quic.shut_down();
+        drop(leave);
+        if let Some(uplink) = uplink
+            && let Err(error) = uplink.await
+        {
+            tracing::error!(%error, "the uplink failed");
+        }
         connections.drain(DRAIN).await;
         if let Err(error) = viewers.await {
             tracing::error!(%error, "the QUIC driver failed");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use spaceport_relay::uplink;
 use spaceport_session::Limits;
 use spaceport_teleport::Machine;
 use spaceport_types::{Error, Kind, Redacted, Result};
@@ -60,6 +61,8 @@ pub struct Config {
     pub sealed: bool,
     /// Media sessions at one time. Each takes a few sockets, so this is what bounds a crowd.
     pub max_sessions: usize,
+    /// The relay by which others reach this machine. `None`: by its own address alone.
+    pub relay: Option<uplink::Config>,
     /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
     pub encoder: Option<String>,
 }
@@ -83,6 +86,7 @@ impl Config {
             downloads_dir: None,
             machine: None,
             sealed: false,
+            relay: None,
             max_sessions: Limits::default().sessions,
             encoder: None,
         }
@@ -124,6 +128,11 @@ impl Config {
     /// What teleport keeps: consent, keys, what is on its way, what was imported.
     pub fn teleport_dir(&self) -> PathBuf {
         self.state_dir.join("teleport")
+    }
+
+    /// Where it is kept as whom this machine has joined relays.
+    pub fn relay_path(&self) -> PathBuf {
+        self.state_dir.join("relay.json")
     }
 
     /// Where a generated token is kept.

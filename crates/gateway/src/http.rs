@@ -1,6 +1,7 @@
 //! What a gateway says over plain HTTP: health, metrics, the viewer page, and how the page opens a
 //! stream.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,18 +9,19 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use spaceport_media::windows::{State as WindowState, Window};
+use spaceport_relay::Via;
 use spaceport_types::{Error, Kind, Result};
 
 pub(crate) use spaceport_transport::problem::problem;
 use spaceport_transport::problem::with_status;
 use spaceport_transport::{body, page, quic};
 
-use crate::service::{Display, OpenRequest, Opened, QuicWay, Service};
+use crate::service::{Display, OpenRequest, Opened, QuicWay, RELAY, Service};
 use crate::{auth, metrics};
 
 /// The largest body that any of these routes reads.
@@ -95,6 +97,8 @@ async fn health(State(service): State<Service>) -> Response {
     let (components, _) = service.health().await;
     let faults: Vec<_> = components
         .into_iter()
+        // A relay that is away is no fault of this machine; and whoever asks here has reached it.
+        .filter(|component| component.name != RELAY)
         .filter_map(|component| Some((component.name, component.fault?)))
         .collect();
     if faults.is_empty() {
@@ -164,7 +168,8 @@ struct ViewerAnswer {
     ticket_expires_in_ms: u64,
     ws_path: &'static str,
     whep_path: &'static str,
-    webtransport: WebTransport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webtransport: Option<WebTransport>,
     codec: &'static str,
     codecs: Vec<&'static str>,
     frame_size: [u32; 2],
@@ -177,26 +182,37 @@ struct ViewerAnswer {
 #[derive(Serialize)]
 struct WebTransport {
     port: u16,
-    path: &'static str,
+    path: String,
     /// For `serverCertificateHashes`: SHA-256, in hexadecimal.
     certificates: Vec<String>,
     /// What `localhost` means here. A browser that takes it for the address of the other family finds
     /// nothing there, and does not try again.
-    loopback: &'static str,
+    loopback: String,
 }
 
-async fn open(State(service): State<Service>, headers: HeaderMap, body: Body) -> Response {
+async fn open(
+    State(service): State<Service>,
+    via: Option<Extension<Via>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let via = via.map(|Extension(via)| via);
     let body = match body::read(body, MAX_BODY).await {
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    match open_viewer(&service, &headers, &body).await {
+    match open_viewer(&service, &headers, &body, via.as_ref()).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => problem(&error.operation("open_stream")),
     }
 }
 
-async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Result<ViewerAnswer> {
+async fn open_viewer(
+    service: &Service,
+    headers: &HeaderMap,
+    body: &[u8],
+    via: Option<&Via>,
+) -> Result<ViewerAnswer> {
     let ticket = page_ticket(headers)?;
     let wanted: ViewerRequest = if body.is_empty() {
         ViewerRequest::default()
@@ -215,7 +231,7 @@ async fn open_viewer(service: &Service, headers: &HeaderMap, body: &[u8]) -> Res
     };
     let opened = service.open_viewer(ticket, request).await?;
     let target = service.shown(&opened.target).await.ok().and_then(|it| watchable(it).next());
-    Ok(answer(service, &opened, target))
+    Ok(answer(service, &opened, target, via))
 }
 
 /// What can be watched with the ticket of a page.
@@ -247,13 +263,22 @@ fn page_ticket(headers: &HeaderMap) -> Result<&str> {
     })
 }
 
-fn web_transport(service: &Service) -> WebTransport {
-    let QuicWay { address, certificates } = service.quic();
-    let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
-    WebTransport { port: address.port(), path: quic::PATH, certificates, loopback }
+fn web_transport(service: &Service, via: Option<&Via>) -> Option<WebTransport> {
+    let QuicWay { port, loopback, prefix, certificates } = service.quic(via)?;
+    let loopback = match loopback {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let path = format!("{prefix}{}", quic::PATH);
+    Some(WebTransport { port, path, certificates, loopback })
 }
 
-fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> ViewerAnswer {
+fn answer(
+    service: &Service,
+    opened: &Opened,
+    target: Option<Watchable>,
+    via: Option<&Via>,
+) -> ViewerAnswer {
     let size = opened.geometry.frame_size;
     ViewerAnswer {
         session_id: opened.session_id.to_string(),
@@ -262,7 +287,7 @@ fn answer(service: &Service, opened: &Opened, target: Option<Watchable>) -> View
         ticket_expires_in_ms: opened.expires_in.as_millis() as u64,
         ws_path: "/media",
         whep_path: "/whep",
-        webtransport: web_transport(service),
+        webtransport: web_transport(service, via),
         sealed: opened.sealed,
         codec: opened.codec.name(),
         codecs: service.codecs().iter().map(|codec| codec.name()).collect(),

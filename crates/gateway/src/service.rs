@@ -1,13 +1,15 @@
 //! Every verb once. `grpc` and `http` translate to and from what stands here, and add nothing.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use spaceport_media::encode;
 use spaceport_media::windows::{Placement, Watch, Window, Windows};
+use spaceport_relay::uplink::Status as Uplinked;
+use spaceport_relay::{Uplink, Via};
 use spaceport_session::{
     Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
 };
@@ -29,6 +31,9 @@ use crate::teleport::Teleport;
 /// How long a viewer ticket lives when nothing is asked for.
 const VIEWER_TICKET_TTL: Duration = Duration::from_secs(600);
 
+/// The part of a gateway that a relay is reached by.
+pub(crate) const RELAY: &str = "relay";
+
 /// What clients can ask of one gateway. Cloning it makes another handle.
 #[derive(Clone, Debug)]
 pub struct Service {
@@ -42,6 +47,7 @@ struct Inner {
     targets: Targets,
     windows: Windows,
     quic: quic::Endpoint,
+    uplink: OnceLock<Uplink>,
     storage: Option<Storage>,
     teleport: Teleport,
     facts: Facts,
@@ -78,8 +84,12 @@ pub struct Capabilities {
 /// The way in for viewers over QUIC and WebTransport.
 #[derive(Clone, Debug)]
 pub struct QuicWay {
-    /// Where it listens, on this machine.
-    pub address: SocketAddr,
+    /// The UDP port, on the host that the viewer has reached already.
+    pub port: u16,
+    /// What that host is where the viewer calls it `localhost`.
+    pub loopback: IpAddr,
+    /// What comes before the path of a WebTransport session: empty, or `/m/<id>` at a relay.
+    pub prefix: String,
     /// SHA-256 of the certificates that a viewer may meet, in lower-case hexadecimal: the one that it
     /// meets now first.
     pub certificates: Vec<String>,
@@ -210,6 +220,7 @@ impl Service {
                 targets,
                 windows,
                 quic,
+                uplink: OnceLock::new(),
                 storage,
                 teleport,
                 facts: Facts::read(),
@@ -243,9 +254,42 @@ impl Service {
     }
 
     /// The way in for viewers over QUIC and WebTransport.
-    pub fn quic(&self) -> QuicWay {
-        let quic = &self.inner.quic;
-        QuicWay { address: quic.local_addr(), certificates: quic.identity().hashes() }
+    ///
+    /// Whoever came by a relay goes in there, where that is possible: this machine is out of reach.
+    pub fn quic(&self, via: Option<&Via>) -> Option<QuicWay> {
+        let Some(via) = via else {
+            let quic = &self.inner.quic;
+            let (address, certificates) = (quic.local_addr(), quic.identity().hashes());
+            let loopback = match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            return Some(QuicWay {
+                port: address.port(),
+                loopback,
+                prefix: String::new(),
+                certificates,
+            });
+        };
+        let quic = via.quic.clone()?;
+        Some(QuicWay {
+            port: quic.port,
+            // Which family the relay listens on is not known here.
+            loopback: Ipv4Addr::LOCALHOST.into(),
+            prefix: via.prefix.clone(),
+            certificates: quic.certificates,
+        })
+    }
+
+    /// Takes note of the relay by which others reach this machine.
+    pub(crate) fn reached_by(&self, uplink: Uplink) {
+        // There is one, from the start.
+        drop(self.inner.uplink.set(uplink));
+    }
+
+    /// The relay by which others reach this machine.
+    pub fn uplink(&self) -> Option<&Uplink> {
+        self.inner.uplink.get()
     }
 
     pub(crate) fn teleport(&self) -> &Teleport {
@@ -313,10 +357,18 @@ impl Service {
     pub async fn health(&self) -> (Vec<Component>, Duration) {
         let display = self.displays().await.err().map(|error| explain(&error));
         let encoder = self.video_codecs().is_empty().then(|| "no encoder works".to_owned());
-        let components = vec![
+        let mut components = vec![
             Component { name: "display", fault: display },
             Component { name: "encoder", fault: encoder },
         ];
+        if let Some(uplink) = self.uplink() {
+            let fault = match uplink.status() {
+                Uplinked::Online { .. } => None,
+                Uplinked::Connecting => Some("not connected yet".to_owned()),
+                Uplinked::Offline { reason } => Some(reason),
+            };
+            components.push(Component { name: RELAY, fault });
+        }
         (components, self.inner.started.elapsed())
     }
 

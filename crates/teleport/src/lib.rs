@@ -10,7 +10,6 @@
 
 pub mod bundle;
 pub mod consent;
-mod digest;
 pub mod files;
 mod hex;
 mod id;
@@ -26,7 +25,6 @@ pub mod outside;
 pub mod package;
 mod path;
 pub mod payload;
-mod private;
 pub mod provider;
 pub mod push;
 pub mod receipt;
@@ -41,7 +39,6 @@ pub mod stream;
 mod transcode;
 mod trust;
 
-pub use digest::Digest;
 pub use journal::Journal;
 pub use ledger::Ledger;
 pub use machine::Machine;
@@ -50,6 +47,8 @@ pub use path::{Flaw, MAX_DEPTH, MAX_NAME, MAX_PATH, RelativePath, Shown, raw};
 pub use payload::{Payload, PayloadWriter, Record};
 pub use provider::Provider;
 pub use root::Root;
+pub use spaceport_state::Digest;
+use spaceport_state::{digest, private};
 
 /// The providers of all apps whose state can move.
 pub fn providers() -> Vec<&'static dyn Provider> {

@@ -9,6 +9,7 @@ pub mod body;
 mod client;
 mod door;
 mod echo;
+pub mod grpc;
 pub mod page;
 mod pointer;
 pub mod problem;

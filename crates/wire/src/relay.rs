@@ -54,7 +54,7 @@ pub struct Register {
     /// Lets new machines in.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "secret")]
     pub registration_token: Option<Redacted<String>>,
-    /// Shows that it is the machine that registered under this id before.
+    /// Shows that it is the machine that registered under this id before. A new machine makes it up.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "secret")]
     pub machine_token: Option<Redacted<String>>,
     /// The relays that are between, the machine's own first.
@@ -107,7 +107,7 @@ pub enum FromMachine {
 /// How a machine is reached from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registered {
-    /// To be shown the next time. Only when it was just made.
+    /// To be shown the next time. Only when the relay made it, for a machine that had none worth the name.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "secret")]
     pub machine_token: Option<Redacted<String>>,
     /// The relay's origin, as clients are to use it.

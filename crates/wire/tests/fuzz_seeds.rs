@@ -6,6 +6,8 @@ mod packet_header;
 mod quic_control;
 #[path = "../../../tests/fuzz/properties/rcdp_control.rs"]
 mod rcdp_control;
+#[path = "../../../tests/fuzz/properties/relay_heads.rs"]
+mod relay_heads;
 #[path = "../../../tests/fuzz/properties/relay_media.rs"]
 mod relay_media;
 #[path = "../../../tests/fuzz/replay.rs"]
@@ -38,6 +40,11 @@ fn relay_media_seeds_hold() {
 #[test]
 fn rcdp_control_seeds_hold() {
     replay::replay("rcdp_control", rcdp_control::check);
+}
+
+#[test]
+fn relay_heads_seeds_hold() {
+    replay::replay("relay_heads", relay_heads::check);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `StreamService`: the media plane's front door.
 
 use spaceport_media::windows::{State, Window};
+use spaceport_relay::Via;
 use spaceport_transport::quic::ALPN;
 use spaceport_types::{Cause, Codec, Error, Kind, SessionId};
 use spaceport_wire::{WIRE_VERSION, pb};
@@ -43,7 +44,8 @@ impl StreamService for Api {
         &self,
         request: Request<pb::OpenMediaRequest>,
     ) -> Result<Response<pb::OpenMediaResponse>, Status> {
-        let answer = self.open(request.into_inner()).await;
+        let via = request.extensions().get::<Via>().cloned();
+        let answer = self.open(request.into_inner(), via.as_ref()).await;
         let answer = answer.map_err(|error| error::status(&error.operation("open_stream")))?;
         Ok(Response::new(answer))
     }
@@ -87,10 +89,10 @@ impl StreamService for Api {
 }
 
 impl Api {
-    fn quic(&self) -> Option<pb::QuicEndpoint> {
-        let way = self.service.quic();
+    fn quic(&self, via: Option<&Via>) -> Option<pb::QuicEndpoint> {
+        let way = self.service.quic(via)?;
         Some(pb::QuicEndpoint {
-            port: way.address.port().into(),
+            port: way.port.into(),
             certificate_sha256: way.certificates.into_iter().next()?,
             alpn: ALPN.to_owned(),
         })
@@ -99,6 +101,7 @@ impl Api {
     async fn open(
         &self,
         wanted: pb::OpenMediaRequest,
+        via: Option<&Via>,
     ) -> spaceport_types::Result<pb::OpenMediaResponse> {
         let opened = self.service.open(open_request(wanted)?).await?;
         Ok(pb::OpenMediaResponse {
@@ -106,7 +109,7 @@ impl Api {
             ticket: opened.ticket.expose().clone(),
             ticket_expires_at: Some(convert::timestamp(opened.expires_at)),
             ws_path: opened.ws_path.expose().clone(),
-            quic: self.quic(),
+            quic: self.quic(via),
             codec: convert::media_codec(opened.codec).unwrap_or_default().into(),
             max_fps: opened.settings.max_fps,
             max_dimension: opened.settings.max_dimension,

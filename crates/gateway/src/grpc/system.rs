@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use spaceport_relay::Via;
 use spaceport_types::{Error, Kind, Target};
 use spaceport_wire::pb;
 use tonic::{Request, Response, Status};
@@ -22,9 +23,12 @@ const CHUNK: (u32, u32) = (4 << 20, 1 << 20);
 impl SystemService for Api {
     async fn get_capabilities(
         &self,
-        _: Request<pb::GetCapabilitiesRequest>,
+        request: Request<pb::GetCapabilitiesRequest>,
     ) -> Result<Response<pb::GetCapabilitiesResponse>, Status> {
-        let known = self.service.capabilities().await;
+        let via = request.extensions().get::<Via>();
+        let quic_port = self.service.quic(via).map_or(0, |way| way.port);
+        let mut known = self.service.capabilities().await;
+        known.quic_port = quic_port;
         Ok(Response::new(capabilities(known, self.service.seal_key())))
     }
 

@@ -185,6 +185,15 @@ impl Tunnel {
         }
     }
 
+    /// Gives the other side all the room that it is to have, now that it is known who that is.
+    pub(crate) fn admit(&self) {
+        match &self.inner.way {
+            // yamux cannot tell; what streams that nobody has taken may hold is bounded there.
+            Way::Mux(_) => {}
+            Way::Link(link) => link.admit(),
+        }
+    }
+
     /// What carries it.
     pub fn carrier(&self) -> Carrier {
         self.inner.carrier

@@ -17,8 +17,14 @@ use yamux::{Config, Connection, ConnectionError, Mode, Stream};
 use super::{Limits, Side, closed};
 
 /// Streams that wait to be accepted. Whoever accepts does nothing else, so a full queue means that the
-/// process has stopped, and more of them would not help.
-const UNACCEPTED: usize = 64;
+/// process has stopped, and more of them would not help. At a relay there is one of the machine's, and what
+/// somebody who has not said who it is can send on each is held in memory.
+const fn unaccepted(side: Side) -> usize {
+    match side {
+        Side::Machine => 64,
+        Side::Relay => 4,
+    }
+}
 
 /// Streams that wait to be opened; each is a task that waits for it.
 const UNOPENED: usize = 64;
@@ -46,7 +52,7 @@ impl Mux {
         };
         let connection = Connection::new(io.compat(), config(limits), mode);
         let (open, opening) = mpsc::channel(UNOPENED);
-        let (accept, accepted) = mpsc::channel(UNACCEPTED);
+        let (accept, accepted) = mpsc::channel(unaccepted(side));
         let (closing, asked) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let driver = Driver { connection, opening, waiting: None, accept };

@@ -48,6 +48,16 @@ impl Stream {
     ) -> Self {
         Self { io: io.into(), shut: false, _permit: permit, _tunnel: tunnel }
     }
+
+    /// From now on, a stream that is dropped loses nothing that was said before: HTTP/1.1 shows by itself
+    /// whether an answer is whole, and hyper drops a connection that was not upgraded.
+    pub(crate) fn end_on_drop(&mut self) {
+        match &mut self.io {
+            // A reset comes after what was said, and takes nothing of it away.
+            Io::Mux(_) => {}
+            Io::Link(stream) => stream.end_on_drop(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quinn::{EndpointConfig, Incoming, TokioRuntime, VarInt};
+use quinn::{Incoming, TokioRuntime, VarInt};
 use spaceport_types::{Error, Kind, Result};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -88,9 +88,9 @@ pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoin
     };
     let socket = UdpSocket::bind(listen).map_err(unbound)?;
     let server = settings::server(Arc::new(identity.clone()), links.as_ref())?;
+    let own = settings::endpoint(&identity.secret())?;
     let runtime = Arc::new(TokioRuntime);
-    let endpoint = quinn::Endpoint::new(EndpointConfig::default(), Some(server), socket, runtime)
-        .map_err(unbound)?;
+    let endpoint = quinn::Endpoint::new(own, Some(server), socket, runtime).map_err(unbound)?;
     let local = endpoint.local_addr()?;
     let shutdown = Arc::new(Notify::new());
     let driver = Driver {

@@ -115,6 +115,13 @@ impl Identity {
         std::iter::once(keys.current.hash.clone()).chain(next).collect()
     }
 
+    /// Something that nobody else knows and that is the same after a restart.
+    pub(super) fn secret(&self) -> [u8; 32] {
+        let keys = self.read();
+        let secret = Sha256::new_with_prefix("spaceport reset key");
+        secret.chain_update(keys.current.stored.key.as_bytes()).finalize().into()
+    }
+
     /// Makes the next certificate in time, and takes it in time. Connections that are open stay. To be called
     /// every hour or more often; says whether something changed, which is then to be kept.
     ///

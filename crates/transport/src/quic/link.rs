@@ -38,6 +38,7 @@ pub struct Windows {
 /// One connection. Dropping it, with its last stream, closes it.
 pub struct Link {
     connection: quinn::Connection,
+    windows: Windows,
 }
 
 /// Bytes there and back. Dropped before it was shut down, it is reset.
@@ -61,11 +62,15 @@ impl Links {
 
 impl Link {
     pub(super) fn new(connection: quinn::Connection, windows: Windows) -> Self {
-        // What the port gives a viewer is for control messages alone.
-        connection.set_max_concurrent_bi_streams(windows.streams.into());
-        connection.set_receive_window(windows.all.into());
-        connection.set_send_window(SEND_WINDOW);
-        Self { connection }
+        Self { connection, windows }
+    }
+
+    /// Gives the other side all the room it is to have. Until then it has what a viewer has, which is for
+    /// control messages alone: who it is has to be told first.
+    pub fn admit(&self) {
+        self.connection.set_max_concurrent_bi_streams(self.windows.streams.into());
+        self.connection.set_receive_window(self.windows.all.into());
+        self.connection.set_send_window(SEND_WINDOW);
     }
 
     /// Opens a stream. The other side sees it once something is written.
@@ -99,6 +104,15 @@ impl Link {
     /// Closes it, with every stream on it.
     pub fn close(&self) {
         self.connection.close(VarInt::from_u32(0), b"");
+    }
+}
+
+impl Stream {
+    /// From now on, a stream that is dropped ends as if all had been said: what is said on it shows by itself
+    /// whether it is whole.
+    pub fn end_on_drop(&mut self) {
+        // quinn ends a stream that is dropped.
+        self.shut = true;
     }
 }
 

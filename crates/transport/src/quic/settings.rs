@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    ClientConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, ServerConfig,
+    TransportConfig, VarInt,
+};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ResolvesServerCert;
+use sha2::{Digest as _, Sha256};
 use spaceport_types::{Error, Kind, Result};
 
 use super::congestion;
@@ -19,6 +23,9 @@ const IDLE: Duration = Duration::from_secs(20);
 
 /// How often a still connection shows that it lives. Three may be lost; and no NAT forgets sooner.
 const KEEP_ALIVE: Duration = Duration::from_secs(6);
+
+/// The same for a link: a server that was started again can say so only in answer to something.
+const LINK_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Bytes sent and not acknowledged, of one viewer. A gigabit over 60 ms, and what a stalled viewer costs.
 const SEND_WINDOW: u64 = 8 << 20;
@@ -60,6 +67,54 @@ fn transport() -> TransportConfig {
         .keep_alive_interval(Some(KEEP_ALIVE))
         .send_window(SEND_WINDOW);
     config
+}
+
+/// What an endpoint is that serves. `secret` is the same after a restart: whoever was connected to the process
+/// before is told at once that it is gone (RFC 9000 §10.3), and does not wait for its silence to last.
+pub(super) fn endpoint(secret: &[u8]) -> Result<EndpointConfig> {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret);
+    let mut config = EndpointConfig::new(Arc::new(key));
+    let ids = Ids::new()?;
+    config.cid_generator(move || Box::new(ids.clone())).min_reset_interval(RESET_INTERVAL);
+    Ok(config)
+}
+
+/// The shortest time between two that are told so. A thousand come back within a second or two.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Makes ids of connections. None is known for a stranger's by itself: those of the process before are not, either.
+#[derive(Clone)]
+struct Ids {
+    key: [u8; 32],
+    count: u64,
+}
+
+impl Ids {
+    const LENGTH: usize = 8;
+
+    fn new() -> Result<Self> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|error| {
+            Error::new(Kind::Io, "the system gave no random bytes").with("reason", error)
+        })?;
+        Ok(Self { key, count: 0 })
+    }
+}
+
+impl ConnectionIdGenerator for Ids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.count += 1;
+        let hash = Sha256::new_with_prefix(self.key).chain_update(self.count.to_be_bytes());
+        ConnectionId::new(&hash.finalize()[..Self::LENGTH])
+    }
+
+    fn cid_len(&self) -> usize {
+        Self::LENGTH
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A server of native viewers and of browsers, and of links where it takes them.
@@ -117,6 +172,7 @@ pub(super) fn link(
         .receive_window(windows.all.into())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .max_concurrent_bidi_streams(windows.streams.into())
+        .keep_alive_interval(Some(LINK_KEEP_ALIVE))
         .datagram_receive_buffer_size(None);
     speaking(verifier, alpn, transport)
 }

@@ -8,6 +8,7 @@
 mod lobby;
 mod opening;
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,8 +80,14 @@ impl Default for Config {
 
 /// The TCP connections of one server.
 pub struct Connections {
-    shared: Arc<Shared>,
+    gauge: Gauge,
     graceful: GracefulShutdown,
+}
+
+/// Says how many there are. Cloning it makes another.
+#[derive(Clone)]
+pub struct Gauge {
+    shared: Arc<Shared>,
     permits: Arc<Semaphore>,
     lobby: Lobby,
     limit: usize,
@@ -156,13 +163,13 @@ impl Connections {
             refused: AtomicU64::new(0),
             unsaid: AtomicU64::new(0),
         };
-        Self {
+        let gauge = Gauge {
             shared: Arc::new(shared),
-            graceful: GracefulShutdown::new(),
             permits: Arc::new(Semaphore::new(config.connections)),
             lobby: Lobby::new(config.opening),
             limit: config.connections,
-        }
+        };
+        Self { gauge, graceful: GracefulShutdown::new() }
     }
 
     /// Serves the next connection. Nothing is lost when the future is dropped.
@@ -181,13 +188,14 @@ impl Connections {
     }
 
     fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            self.shared.refuse();
+        let gauge = &self.gauge;
+        let Ok(permit) = Arc::clone(&gauge.permits).try_acquire_owned() else {
+            gauge.shared.refuse();
             return;
         };
         prepare(&stream);
-        let (guard, sent_away) = self.lobby.enter(peer.ip());
-        let (shared, watcher) = (Arc::clone(&self.shared), self.graceful.watcher());
+        let (guard, sent_away) = gauge.lobby.enter(peer.ip());
+        let (shared, watcher) = (Arc::clone(&gauge.shared), self.graceful.watcher());
         tokio::spawn(async move {
             tokio::select! {
                 () = shared.serve(stream, peer, permit, guard, watcher) => {}
@@ -197,20 +205,16 @@ impl Connections {
         });
     }
 
-    /// How many there are.
-    pub fn counts(&self) -> Counts {
-        Counts {
-            connections: self.limit - self.permits.available_permits(),
-            opening: self.lobby.len(),
-            refused: self.shared.refused.load(Ordering::Relaxed),
-        }
+    /// Says how many there are, wherever these are.
+    pub fn gauge(&self) -> Gauge {
+        self.gauge.clone()
     }
 
     /// Says how many were refused. Not at each, or who floods the port floods the log.
     pub fn report(&self) {
-        let refused = self.shared.unsaid.swap(0, Ordering::Relaxed);
+        let refused = self.gauge.shared.unsaid.swap(0, Ordering::Relaxed);
         if refused > 0 {
-            tracing::warn!(refused, limit = self.limit, "too many connections");
+            tracing::warn!(refused, limit = self.gauge.limit, "too many connections");
         }
     }
 
@@ -222,9 +226,26 @@ impl Connections {
     }
 }
 
-impl std::fmt::Debug for Connections {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connections").field("counts", &self.counts()).finish_non_exhaustive()
+impl Gauge {
+    /// How many there are now.
+    pub fn read(&self) -> Counts {
+        Counts {
+            connections: self.limit - self.permits.available_permits(),
+            opening: self.lobby.len(),
+            refused: self.shared.refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Debug for Gauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read().fmt(f)
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections").field("gauge", &self.gauge).finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,7 @@
 //! not a socket. What is said then is `viewer`'s; here is how it becomes WebSocket messages.
 
 pub mod client;
+pub mod link;
 
 use std::time::Duration;
 

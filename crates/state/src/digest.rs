@@ -1,3 +1,5 @@
+//! SHA-256, as text and in JSON.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,12 +14,20 @@ use spaceport_types::{Cause, Error, Kind, Result};
 const MAX_FILE: u64 = 64 << 20;
 
 /// Makes a folder and its parents, for the owner alone.
-pub(crate) fn folder(path: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// `io` naming the folder.
+pub fn folder(path: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| failed(path, e))
 }
 
-/// Creates a file with `content`, unless one is there: whoever comes first is kept.
-pub(crate) fn create(path: &Path, content: &[u8]) -> Result<bool> {
+/// Creates a file with `content`, unless one is there: whoever comes first is kept. Says whether it did.
+///
+/// # Errors
+///
+/// `io` naming the file.
+pub fn create(path: &Path, content: &[u8]) -> Result<bool> {
     let partial = partial(path, content)?;
     let linked = fs::hard_link(&partial, path);
     drop(fs::remove_file(&partial));
@@ -31,13 +39,22 @@ pub(crate) fn create(path: &Path, content: &[u8]) -> Result<bool> {
 }
 
 /// Puts a file with `content` in place of what is there, in one step that outlives a power cut.
-pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<()> {
+///
+/// # Errors
+///
+/// `io` naming the file.
+pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let partial = partial(path, content)?;
     fs::rename(&partial, path).map_err(|error| failed(path, error))?;
     sync_parent(path)
 }
 
-pub(crate) fn replace_json(path: &Path, value: &impl Serialize) -> Result<()> {
+/// The same with a value as JSON.
+///
+/// # Errors
+///
+/// `io` naming the file.
+pub fn replace_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec_pretty(value).map_err(|error| {
         Error::new(Kind::Internal, "a record of ours is not JSON").source(error)
     })?;
@@ -45,7 +62,11 @@ pub(crate) fn replace_json(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 /// Reads what [`replace_json`] wrote; `None` when there is no such file.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+///
+/// # Errors
+///
+/// `io` naming the file, damaged ones included.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
     match read {
@@ -63,7 +84,11 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 }
 
 /// Opens a file for appending, made private when it is new.
-pub(crate) fn append(path: &Path) -> Result<File> {
+///
+/// # Errors
+///
+/// `io` naming the file.
+pub fn append(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).mode(0o600);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
@@ -71,7 +96,11 @@ pub(crate) fn append(path: &Path) -> Result<File> {
 }
 
 /// Refuses a secret that others can read.
-pub(crate) fn check_mode(path: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// `permission_denied` for one that they can, `io` when there is none.
+pub fn check_mode(path: &Path) -> Result<()> {
     let metadata = fs::metadata(path).map_err(|error| failed(path, error))?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 == 0 {
@@ -87,7 +116,7 @@ pub(crate) fn check_mode(path: &Path) -> Result<()> {
 }
 
 /// A file or folder of ours that could not be used.
-pub(crate) fn failed(path: &Path, error: io::Error) -> Error {
+pub fn failed(path: &Path, error: io::Error) -> Error {
     let shown = path.display();
     let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let base = if full {
@@ -101,12 +130,16 @@ pub(crate) fn failed(path: &Path, error: io::Error) -> Error {
 }
 
 /// Makes the names in a file's folder outlive a power cut.
-pub(crate) fn sync_parent(path: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// `io` naming the folder.
+pub fn sync_parent(path: &Path) -> Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, e))
 }
 
-fn partial(path: &Path, content: &[u8]) -> Result<std::path::PathBuf> {
+fn partial(path: &Path, content: &[u8]) -> Result<PathBuf> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if let Some(parent) = path.parent() {

@@ -1,0 +1,121 @@
+//! `spaceport relay`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use spaceport_gateway::config::read_secret;
+use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT};
+use spaceport_relay::{Endpoints, Relay as Server};
+use spaceport_types::Result;
+
+use crate::args::Environment;
+use crate::render;
+use crate::serve::stop_signal;
+
+/// Bring machines behind NAT to clients and viewers, who reach them at `/m/<machine-id>/`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Relay {
+    /// Read everything from this file first. `--example` prints one with every default.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print a configuration file with every default, and nothing else.
+    #[arg(long)]
+    example: bool,
+    /// Where HTTP and WebSockets listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", help = listen_help())]
+    listen: Option<SocketAddr>,
+    /// The UDP port for QUIC; 0 takes a free one.
+    #[arg(long, value_name = "PORT", help = quic_port_help())]
+    quic_port: Option<u16>,
+    /// The origin under which clients and machines reach the relay, such as `https://relay.example`.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
+    /// Serve TLS with the certificate in this PEM file, its chain included.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, as a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Read the registration token from this file, which only you may be able to read. Without it:
+    /// `SPACEPORT_RELAY_TOKEN`, or a token kept in the state directory.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Where machines, keys and the ledger are kept.
+    #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+fn listen_help() -> String {
+    format!("Where HTTP and WebSockets listen; port 0 takes a free one [default: 127.0.0.1:{PORT}]")
+}
+
+fn quic_port_help() -> String {
+    format!("The UDP port for QUIC; 0 takes a free one [default: {QUIC_PORT}]")
+}
+
+impl Relay {
+    fn config(&self) -> Result<Config> {
+        let environment = Environment::read();
+        let state_dir = self.state_dir.clone();
+        let mut config =
+            Config::new(state_dir.unwrap_or_else(|| environment.state_dir.join("relay")));
+        if let Some(file) = &self.config {
+            config.read(file)?;
+        }
+        config.token = match &self.token_file {
+            Some(file) => Some(read_secret(file)?),
+            None => environment.relay_token,
+        };
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+        }
+        if let Some(port) = self.quic_port {
+            config.quic_port = port;
+        }
+        if let Some(url) = &self.public_url {
+            config.public_url = Some(url.clone());
+        }
+        if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            config.tls = Some((certificate.clone(), key.clone()));
+        }
+        Ok(config)
+    }
+}
+
+pub(crate) fn run(relay: &Relay, json: bool) -> Result<ExitCode> {
+    if relay.example {
+        render::text_out(EXAMPLE);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before anything is started, so that a signal ends it in order.
+        let stop = stop_signal()?;
+        let server = Server::load(relay.config()?).await?;
+        if json {
+            render::json(server.endpoints());
+        } else {
+            announce(server.endpoints());
+        }
+        server.run(stop).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn announce(endpoints: &Endpoints) {
+    let token = endpoints.token_file.as_ref().map_or_else(
+        || "the one you gave".to_owned(),
+        |file| format!("kept in {}", render::printable(&file.display().to_string())),
+    );
+    let Endpoints { http, quic, url, .. } = endpoints;
+    render::line_out(&format!(
+        "\n  The relay is up. On a machine that is to be reached through it:\n\n    \
+         SPACEPORT_RELAY_TOKEN=… spaceport serve --relay {url}\n\n  \
+         Machines             {url}/m/<machine-id>/\n  \
+         HTTP, WebSocket      tcp {http}\n  \
+         QUIC                 udp {quic}\n  \
+         Registration token   {token}\n\n  \
+         Ctrl-C ends it.\n"
+    ));
+}

@@ -1,0 +1,233 @@
+//! What a relay says of itself and of its machines, over plain HTTP.
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get};
+use axum::{Json, Router};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use spaceport_transport::body;
+use spaceport_transport::problem::problem;
+use spaceport_transport::websocket::link;
+use spaceport_types::{Error, Kind, MachineId, Result};
+use tokio::task::spawn_blocking;
+
+use crate::directory::Status;
+use crate::server::Shared;
+use crate::tunnel::{ALPN, Carrier, Side, Tunnel};
+use crate::{join, metrics, proxy, wall_clock};
+
+/// The largest body that any of these routes reads.
+const MAX_BODY: usize = 16 << 10;
+
+/// The path at which a machine joins by WebSocket.
+pub(crate) const CONNECT: &str = "/relay/v1/connect";
+
+/// The path that says how machines join.
+pub(crate) const INFO: &str = "/v1/info";
+
+pub(crate) fn routes(shared: Shared) -> Router {
+    let of_operators = Router::new()
+        .route("/v1/machines", get(list).post(register))
+        .route("/v1/machines/{id}", get(one).delete(remove))
+        .layer(middleware::from_fn_with_state(shared.clone(), operators));
+    Router::new()
+        .merge(of_operators)
+        .route(INFO, get(info))
+        .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
+        .route("/metrics", get(render))
+        .route(CONNECT, get(connect))
+        .route("/m/{id}", any(proxy::forward))
+        .route("/m/{id}/{*rest}", any(proxy::forward))
+        .route("/m/{id}/", any(proxy::forward))
+        .fallback(not_found)
+        .with_state(shared)
+}
+
+/// How machines join, and what clients may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The version of the relay.
+    #[serde(default)]
+    pub version: String,
+    /// The relay itself, in lists of hops.
+    #[serde(default)]
+    pub relay: String,
+    /// The origin under which it wants to be reached; none, where it does not know.
+    #[serde(default)]
+    pub public_url: Option<String>,
+    /// Machines join with a registration token, and their own tokens open them.
+    #[serde(default)]
+    pub static_tokens: bool,
+    /// There are no accounts.
+    #[serde(default)]
+    pub account_auth: bool,
+    /// Where machines join by QUIC.
+    #[serde(default)]
+    pub quic: Option<QuicPort>,
+}
+
+/// Where machines join by QUIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuicPort {
+    /// The UDP port, on the relay's own host.
+    pub port: u16,
+    /// Its protocol in the TLS handshake.
+    pub alpn: String,
+    /// SHA-256 of the certificates that may be met there, in hexadecimal.
+    pub certificates: Vec<String>,
+}
+
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn info(State(shared): State<Shared>) -> Json<Info> {
+    let quic = QuicPort {
+        port: shared.quic.local_addr().port(),
+        alpn: ALPN.to_owned(),
+        certificates: shared.quic.identity().hashes(),
+    };
+    Json(Info {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        relay: shared.relay_id.clone(),
+        public_url: shared.public_url.clone(),
+        static_tokens: true,
+        account_auth: false,
+        quic: Some(quic),
+    })
+}
+
+/// Whether whoever asks has the registration token.
+fn operator(shared: &Shared, headers: &HeaderMap) -> Result<()> {
+    let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let message = match value.and_then(|value| value.strip_prefix("Bearer ")) {
+        Some(token) if shared.directory.lets_in(token) => return Ok(()),
+        Some(_) => "the token is not this relay's registration token",
+        None => "the request carries no token",
+    };
+    Err(Error::new(Kind::Unauthenticated, message)
+        .hint("Send `Authorization: Bearer <the relay's registration token>`"))
+}
+
+/// Lets whoever has the registration token through.
+async fn operators(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    match operator(&shared, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => problem(&error),
+    }
+}
+
+#[derive(Serialize)]
+struct Machines {
+    machines: Vec<Status>,
+}
+
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn list(State(shared): State<Shared>) -> Response {
+    private(Json(Machines { machines: shared.directory.list() }).into_response())
+}
+
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn one(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    let status = id.parse().and_then(|id: MachineId| shared.directory.status(&id));
+    match status {
+        Ok(status) => private(Json(status).into_response()),
+        Err(error) => problem(&error),
+    }
+}
+
+/// A machine that is to come.
+#[derive(Deserialize)]
+struct Wanted {
+    id: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// A machine that was let in, and the token that it has to show.
+#[derive(Serialize)]
+struct LetIn {
+    machine: Status,
+    machine_token: String,
+}
+
+async fn register(State(shared): State<Shared>, body: Body) -> Response {
+    let body = match body::read(body, MAX_BODY).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let let_in = spawn_blocking(move || {
+        let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
+            Error::new(Kind::InvalidArgument, "the request is not the JSON it should be")
+                .hint("Send `{\"id\": \"…\", \"name\": \"…\"}`")
+                .source(error)
+        })?;
+        let id = wanted.id.parse()?;
+        let token = shared.directory.let_in(&id, &wanted.name, wall_clock())?;
+        let machine = shared.directory.status(&id)?;
+        Ok(LetIn { machine, machine_token: token.expose().clone() })
+    });
+    match done(let_in.await) {
+        Ok(let_in) => private((StatusCode::CREATED, Json(let_in)).into_response()),
+        Err(error) => problem(&error),
+    }
+}
+
+async fn remove(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    let removed = spawn_blocking(move || shared.directory.remove(&id.parse()?, wall_clock()));
+    match done(removed.await) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => problem(&error),
+    }
+}
+
+fn done<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, "the request failed").source(error)))
+}
+
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    // Others than this machine have to show that they may.
+    if shared.guarded
+        && let Err(error) = operator(&shared, &headers)
+    {
+        return problem(&error);
+    }
+    let counts = shared.connections();
+    let text = metrics::render(&shared.counters, shared.directory.count(), counts);
+    let mut response = text.into_response();
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A machine joins by WebSocket.
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn connect(State(shared): State<Shared>, mut request: Request) -> Response {
+    match link::accept(&mut request) {
+        Ok((response, linked)) => {
+            tokio::spawn(async move {
+                let Some(link) = linked.await else { return };
+                let limits = shared.limits.tunnel();
+                let tunnel = Tunnel::over(link, Carrier::WebSocket, Side::Relay, limits);
+                join::serve(shared, tunnel).await;
+            });
+            response
+        }
+        Err(error) => problem(&error),
+    }
+}
+
+#[expect(clippy::unused_async, reason = "a handler")]
+async fn not_found(request: Request) -> Response {
+    let error = Error::new(Kind::NotFound, "there is nothing at this path of the relay")
+        .hint("Machines are at `/m/<id>/`");
+    proxy::refuse(request.headers(), &error)
+}
+
+/// Who is there is for who asked, and old a moment later.
+fn private(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

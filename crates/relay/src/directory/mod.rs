@@ -1,0 +1,624 @@
+//! Which machines there are, who they are, and which of them are here now.
+//!
+//! Who has the registration token lets machines in. A machine is given a token of its own then, and shows it
+//! whenever it comes again: nobody else gets its id, not even with the registration token. Both are kept as
+//! SHA-256. What is said of a machine is what is true: it is online for exactly as long as its tunnel is held.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use spaceport_types::{Error, Kind, MachineId, Redacted, Result};
+use spaceport_wire::relay::{Goodbye, Register};
+use subtle::ConstantTimeEq as _;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+
+use self::record::{Record, Records, seconds};
+use crate::audit::{Audit, Event};
+use crate::tunnel::{Carrier, Tunnel};
+
+/// The machines of one relay. Cloning it makes another handle.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// SHA-256 of what lets machines in.
+    registration: [u8; 32],
+    machines: Mutex<BTreeMap<MachineId, Machine>>,
+    records: Records,
+    audit: Audit,
+    max: usize,
+    grace: Duration,
+    /// Changes whenever a machine comes or goes.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    record: Record,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Online {
+        tunnel: Tunnel,
+        since: SystemTime,
+        /// Tells one connection of a machine from the next.
+        number: u64,
+        /// Ends it.
+        bye: Option<oneshot::Sender<Goodbye>>,
+    },
+    Offline {
+        since: SystemTime,
+        /// When it left, or the relay was started.
+        left: Instant,
+    },
+}
+
+/// What is known of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Its id.
+    pub id: MachineId,
+    /// What people call it.
+    pub name: String,
+    /// Whether it can be reached now.
+    pub online: bool,
+    /// Since when that is so, in seconds since 1970.
+    pub since: u64,
+    /// What its tunnel is carried by, while it is online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<Carrier>,
+    /// Requests under way, while it is online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<usize>,
+    /// The version of its program, as it said last.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub software: String,
+    /// When it was first let in, in seconds since 1970.
+    pub registered: u64,
+}
+
+/// A machine that is online, for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    directory: Directory,
+    machine: MachineId,
+    number: u64,
+}
+
+impl Directory {
+    /// The machines that were let in before, all of them offline.
+    pub(crate) fn open(
+        folder: &Path,
+        registration: &Redacted<String>,
+        max: usize,
+        grace: Duration,
+        now: SystemTime,
+    ) -> Result<Self> {
+        let records = Records::at(folder);
+        let (left, since) = (Instant::now(), now);
+        let machines = records
+            .read()?
+            .into_iter()
+            .map(|(id, record)| (id, Machine { record, state: State::Offline { since, left } }));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                registration: record::hash(registration.expose()),
+                machines: Mutex::new(machines.collect()),
+                records,
+                audit: Audit::at(folder),
+                max,
+                grace,
+                changed: watch::channel(0).0,
+            }),
+        })
+    }
+
+    /// Whether a token lets machines in, and shows who may ask for all of them.
+    pub(crate) fn lets_in(&self, token: &str) -> bool {
+        record::hash(token).ct_eq(&self.inner.registration).into()
+    }
+
+    /// Judges a machine that wants to join, and lets it in; with a token of its own the first time.
+    ///
+    /// # Errors
+    ///
+    /// `unauthenticated`, `permission_denied` for an id that is another machine's, `limit_exceeded`, `io`.
+    pub(crate) fn judge(
+        &self,
+        wanted: &Register,
+        now: SystemTime,
+    ) -> Result<Option<Redacted<String>>> {
+        let judged = self.judge_quietly(wanted, now);
+        if let Err(error) = &judged
+            && error.kind() != Kind::Io
+        {
+            self.inner.audit.refused(&wanted.machine, error.to_string(), now);
+        }
+        judged
+    }
+
+    fn judge_quietly(
+        &self,
+        wanted: &Register,
+        now: SystemTime,
+    ) -> Result<Option<Redacted<String>>> {
+        let shown = wanted.machine_token.as_ref().map(|token| record::hash(token.expose()));
+        if let Some(machine) = self.lock().get(&wanted.machine) {
+            let known = machine.record.token.0;
+            return match shown {
+                Some(shown) if bool::from(shown.ct_eq(&known)) => Ok(None),
+                _ => Err(taken(&wanted.machine)),
+            };
+        }
+        let lets_in =
+            wanted.registration_token.as_ref().is_some_and(|token| self.lets_in(token.expose()));
+        if !lets_in {
+            return Err(match &wanted.registration_token {
+                Some(_) => {
+                    Error::new(Kind::Unauthenticated, "the registration token is not this relay's")
+                        .hint(
+                            "Take it from whoever runs the relay, and set `SPACEPORT_RELAY_TOKEN`",
+                        )
+                }
+                None if shown.is_some() => Error::new(
+                    Kind::Unauthenticated,
+                    format!("this relay does not know the machine `{}` any more", wanted.machine),
+                )
+                .hint(
+                    "Set `SPACEPORT_RELAY_TOKEN` to the relay's registration token, to join again",
+                ),
+                None => {
+                    Error::new(Kind::Unauthenticated, "a new machine needs a registration token")
+                        .hint("Set `SPACEPORT_RELAY_TOKEN` to the relay's registration token")
+                }
+            });
+        }
+        // One that it has made itself cannot be lost on its way.
+        let own = wanted.machine_token.clone().filter(|token| is_long(token.expose()));
+        let minted = own.is_none();
+        let token = own.map_or_else(random_token, Ok)?;
+        self.let_in_as(&wanted.machine, &wanted.name, &token, now)?;
+        Ok(minted.then_some(token))
+    }
+
+    /// Lets a new machine in, and returns the token that it has to show.
+    pub(crate) fn let_in(
+        &self,
+        id: &MachineId,
+        name: &str,
+        now: SystemTime,
+    ) -> Result<Redacted<String>> {
+        let token = random_token()?;
+        self.let_in_as(id, name, &token, now)?;
+        Ok(token)
+    }
+
+    fn let_in_as(
+        &self,
+        id: &MachineId,
+        name: &str,
+        token: &Redacted<String>,
+        now: SystemTime,
+    ) -> Result<()> {
+        {
+            let mut machines = self.lock();
+            if machines.contains_key(id) {
+                return Err(taken(id));
+            }
+            if machines.len() >= self.inner.max {
+                return Err(Error::new(
+                    Kind::LimitExceeded,
+                    format!("{} machines are registered at this relay", self.inner.max),
+                )
+                .with("limit", self.inner.max)
+                .hint("Have whoever runs the relay remove one, or raise `limits.machines`"));
+            }
+            let record = Record::new(name, token.expose(), now);
+            let state = State::Offline { since: now, left: Instant::now() };
+            machines.insert(id.clone(), Machine { record, state });
+            self.keep(&machines)?;
+        }
+        self.inner.audit.record(Event::Registered, id, [("name", short(name))], now);
+        Ok(())
+    }
+
+    /// Takes a machine's tunnel. Another one that it has is ended.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when the machine has been removed meanwhile.
+    pub(crate) fn arrive(
+        &self,
+        wanted: &Register,
+        tunnel: Tunnel,
+        now: SystemTime,
+    ) -> Result<(Presence, oneshot::Receiver<Goodbye>)> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let carrier = tunnel.carrier();
+        let (bye, asked) = oneshot::channel();
+        {
+            let mut machines = self.lock();
+            let machine =
+                machines.get_mut(&wanted.machine).ok_or_else(|| unknown(&wanted.machine))?;
+            let changed = machine.record.described(&wanted.name, &wanted.software);
+            let state = State::Online { tunnel, since: now, number, bye: Some(bye) };
+            let before = std::mem::replace(&mut machine.state, state);
+            before.end(Goodbye::Replaced);
+            if changed {
+                // It is online whether that is written down or not.
+                drop(self.keep(&machines).inspect_err(|error| {
+                    tracing::warn!(%error, "the list of machines could not be kept");
+                }));
+            }
+        }
+        self.tell();
+        let facts = [("carrier", carrier.to_string()), ("software", short(&wanted.software))];
+        self.inner.audit.record(Event::Joined, &wanted.machine, facts, now);
+        let machine = wanted.machine.clone();
+        Ok((Presence { directory: self.clone(), machine, number }, asked))
+    }
+
+    /// The tunnel to a machine. One that has only just gone is waited for.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`, and `relay` for a machine that is not connected.
+    pub async fn find(&self, id: &MachineId) -> Result<Tunnel> {
+        let mut changed = self.inner.changed.subscribe();
+        let (since, left) = match self.look(id)? {
+            Ok(tunnel) => return Ok(tunnel),
+            Err(offline) => offline,
+        };
+        let coming = async {
+            loop {
+                if changed.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                match self.look(id) {
+                    Ok(Ok(tunnel)) => return Ok(tunnel),
+                    Ok(Err(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let patience = self.inner.grace.saturating_sub(left.elapsed());
+        timeout(patience, coming).await.unwrap_or_else(|_| Err(offline(id, since)))
+    }
+
+    /// A machine's tunnel, or since when there is none.
+    fn look(&self, id: &MachineId) -> Result<std::result::Result<Tunnel, (SystemTime, Instant)>> {
+        let machines = self.lock();
+        let machine = machines.get(id).ok_or_else(|| unknown(id))?;
+        Ok(match &machine.state {
+            State::Online { tunnel, .. } if !tunnel.is_closed() => Ok(tunnel.clone()),
+            // Its task gets to it in a moment.
+            State::Online { .. } => Err((SystemTime::UNIX_EPOCH, Instant::now())),
+            State::Offline { since, left } => Err((*since, *left)),
+        })
+    }
+
+    /// What is known of every machine, by id.
+    pub fn list(&self) -> Vec<Status> {
+        self.lock().iter().map(|(id, machine)| machine.status(id)).collect()
+    }
+
+    /// What is known of one.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`.
+    pub fn status(&self, id: &MachineId) -> Result<Status> {
+        let machines = self.lock();
+        machines.get(id).map(|machine| machine.status(id)).ok_or_else(|| unknown(id))
+    }
+
+    /// Forgets a machine, and ends its tunnel. It needs the registration token to come again.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`, `io`.
+    pub(crate) fn remove(&self, id: &MachineId, now: SystemTime) -> Result<()> {
+        {
+            let mut machines = self.lock();
+            let machine = machines.remove(id).ok_or_else(|| unknown(id))?;
+            machine.state.end(Goodbye::Removed);
+            self.keep(&machines)?;
+        }
+        self.tell();
+        self.inner.audit.record(Event::Removed, id, [], now);
+        Ok(())
+    }
+
+    /// The ledger of what happens here.
+    pub fn audit(&self) -> &Audit {
+        &self.inner.audit
+    }
+
+    /// Ends every tunnel, because the relay stops.
+    pub(crate) fn stop(&self) {
+        for machine in self.lock().values_mut() {
+            if let State::Online { bye, .. } = &mut machine.state
+                && let Some(bye) = bye.take()
+            {
+                let _ = bye.send(Goodbye::Stopping);
+            }
+        }
+    }
+
+    /// Machines that are registered, and of those the ones that are online.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let machines = self.lock();
+        let is_online = |machine: &&Machine| matches!(machine.state, State::Online { .. });
+        (machines.len(), machines.values().filter(is_online).count())
+    }
+
+    fn keep(&self, machines: &BTreeMap<MachineId, Machine>) -> Result<()> {
+        self.inner.records.write(machines.iter().map(|(id, machine)| (id, &machine.record)))
+    }
+
+    fn tell(&self) {
+        self.inner.changed.send_modify(|number| *number += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Machine>> {
+        self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    fn status(&self, id: &MachineId) -> Status {
+        let (online, since, tunnel) = match &self.state {
+            State::Online { tunnel, since, .. } => (true, *since, Some(tunnel)),
+            State::Offline { since, .. } => (false, *since, None),
+        };
+        Status {
+            id: id.clone(),
+            name: self.record.name.clone(),
+            online,
+            since: seconds(since),
+            carrier: tunnel.map(Tunnel::carrier),
+            requests: tunnel.map(Tunnel::streams),
+            software: self.record.software.clone(),
+            registered: self.record.registered,
+        }
+    }
+}
+
+impl State {
+    fn end(self, why: Goodbye) {
+        if let Self::Online { bye: Some(bye), .. } = self {
+            // Its task may be on its way out.
+            let _ = bye.send(why);
+        }
+    }
+}
+
+impl Presence {
+    /// Ends it, which is then written down.
+    pub(crate) fn leave(self, why: &'static str, now: SystemTime) {
+        let facts = [("why", why.to_owned())];
+        self.directory.inner.audit.record(Event::Left, &self.machine, facts, now);
+        self.offline(now);
+    }
+
+    fn offline(&self, now: SystemTime) {
+        {
+            let mut machines = self.directory.lock();
+            let Some(machine) = machines.get_mut(&self.machine) else { return };
+            match &machine.state {
+                State::Online { number, .. } if *number == self.number => {}
+                // It has come again, or has left already.
+                _ => return,
+            }
+            machine.state = State::Offline { since: now, left: Instant::now() };
+        }
+        self.directory.tell();
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.offline(crate::wall_clock());
+    }
+}
+
+fn taken(id: &MachineId) -> Error {
+    Error::new(Kind::PermissionDenied, format!("the id `{id}` is another machine's"))
+        .with("machine", id)
+        .hint(
+            "Give this machine another with `--machine-id`; if it is the same one and has lost its \
+             state, have whoever runs the relay remove the old one",
+        )
+}
+
+fn unknown(id: &MachineId) -> Error {
+    Error::new(Kind::NotFound, format!("no machine `{id}` is registered at this relay"))
+        .with("machine", id)
+        .hint("Look at the id that `spaceport serve --relay` printed")
+}
+
+fn offline(id: &MachineId, since: SystemTime) -> Error {
+    let error =
+        Error::new(Kind::Relay, format!("the machine `{id}` is not connected to the relay"))
+            .with("machine", id)
+            .with("reason", "guest_offline")
+            .hint("See that `spaceport serve --relay` runs there and has a network");
+    match seconds(since) {
+        0 => error,
+        since => error.with("offline_since", since),
+    }
+}
+
+/// Whether a token that a machine has made is as long as ours are: nobody guesses it then.
+fn is_long(token: &str) -> bool {
+    (40..=200).contains(&token.len())
+}
+
+/// A token of one machine.
+pub(crate) fn random_token() -> Result<Redacted<String>> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).map_err(|error| {
+        Error::new(Kind::Io, "the system gave no random bytes").with("reason", error)
+    })?;
+    Ok(Redacted::new(format!("cmt_{}", URL_SAFE_NO_PAD.encode(bits))))
+}
+
+/// A machine's own words, as long as a name is.
+pub(crate) fn short(text: &str) -> String {
+    /// Characters.
+    const LONGEST: usize = 80;
+    text.chars().filter(|it| !it.is_control()).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::tunnel::Limits;
+
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    fn at(folder: &Path) -> Directory {
+        let token = Redacted::new("let-me-in".to_owned());
+        Directory::open(folder, &token, 2, Duration::from_secs(3), NOW).unwrap()
+    }
+
+    fn id(name: &str) -> MachineId {
+        name.parse().unwrap()
+    }
+
+    fn wanted(
+        machine: &str,
+        registration: Option<&str>,
+        token: Option<&Redacted<String>>,
+    ) -> Register {
+        Register {
+            version: 1,
+            machine: id(machine),
+            name: "Box".into(),
+            software: "0".into(),
+            registration_token: registration.map(|token| Redacted::new(token.to_owned())),
+            machine_token: token.cloned(),
+            hops: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_id_belongs_to_who_came_first_and_outlives_the_relay() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = at(folder.path());
+        let refused = |register: &Register, directory: &Directory| {
+            directory.judge(register, NOW).unwrap_err().kind()
+        };
+        assert_eq!(refused(&wanted("machine-1", None, None), &directory), Kind::Unauthenticated);
+        let wrong = wanted("machine-1", Some("let-me-i"), None);
+        assert_eq!(refused(&wrong, &directory), Kind::Unauthenticated);
+        let first = wanted("machine-1", Some("let-me-in"), None);
+        let token = directory.judge(&first, NOW).unwrap().expect("a token of its own");
+        assert!(token.expose().starts_with("cmt_"));
+
+        let again = at(folder.path());
+        // Another one, with the registration token but without the machine's.
+        assert_eq!(refused(&first, &again), Kind::PermissionDenied);
+        let guess = Redacted::new("cmt_guess".to_owned());
+        let guessed = wanted("machine-1", Some("let-me-in"), Some(&guess));
+        assert_eq!(refused(&guessed, &again), Kind::PermissionDenied);
+        // The machine itself, without the registration token.
+        assert!(again.judge(&wanted("machine-1", None, Some(&token)), NOW).unwrap().is_none());
+        let kept = std::fs::read_to_string(folder.path().join("machines.json")).unwrap();
+        assert!(!kept.contains(token.expose()) && !kept.contains("let-me-in"));
+
+        again.remove(&id("machine-1"), NOW).unwrap();
+        let gone = wanted("machine-1", None, Some(&token));
+        assert_eq!(refused(&gone, &again), Kind::Unauthenticated);
+        assert_eq!(again.remove(&id("machine-1"), NOW).unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_is_let_in_and_does_not_hear_of_it_comes_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = random_token().unwrap();
+        let first = wanted("machine-1", Some("let-me-in"), Some(&own));
+        assert_eq!(at(folder.path()).judge(&first, NOW).unwrap(), None);
+        assert_eq!(at(folder.path()).judge(&first, NOW).unwrap(), None, "it is the same one");
+        let short = Redacted::new("cmt_short".to_owned());
+        let guessable = wanted("machine-2", Some("let-me-in"), Some(&short));
+        assert!(
+            at(folder.path()).judge(&guessable, NOW).unwrap().is_some(),
+            "it is given a better one"
+        );
+    }
+
+    #[tokio::test]
+    async fn there_are_only_so_many_machines() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = at(folder.path());
+        for name in ["machine-1", "machine-2"] {
+            directory.judge(&wanted(name, Some("let-me-in"), None), NOW).unwrap();
+        }
+        let third = wanted("machine-3", Some("let-me-in"), None);
+        assert_eq!(directory.judge(&third, NOW).unwrap_err().kind(), Kind::LimitExceeded);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_comes_in_time_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = at(folder.path());
+        let register = wanted("machine-1", Some("let-me-in"), None);
+        directory.judge(&register, NOW).unwrap();
+        assert_eq!(directory.find(&id("machine-9")).await.unwrap_err().kind(), Kind::NotFound);
+        let (_machine, relay) = Tunnel::pair(Limits::default());
+        let arriving = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            directory.arrive(&register, relay, NOW).unwrap()
+        };
+        let machine = id("machine-1");
+        let (found, (presence, _bye)) = tokio::join!(directory.find(&machine), arriving);
+        found.unwrap();
+        assert!(directory.status(&machine).unwrap().online);
+        presence.leave("test", NOW);
+        assert!(!directory.status(&machine).unwrap().online);
+        let began = Instant::now();
+        let error = directory.find(&machine).await.unwrap_err();
+        assert_eq!((error.kind(), error.context("machine")), (Kind::Relay, Some("machine-1")));
+        assert_eq!(began.elapsed().as_secs(), 3);
+        let began = Instant::now();
+        directory.find(&machine).await.unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), 0, "it has been gone for a while");
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_comes_again_replaces_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = at(folder.path());
+        let register = wanted("machine-1", Some("let-me-in"), None);
+        directory.judge(&register, NOW).unwrap();
+        let (_a, first) = Tunnel::pair(Limits::default());
+        let (_b, second) = Tunnel::pair(Limits::default());
+        let (older, bye) = directory.arrive(&register, first, NOW).unwrap();
+        let (_newer, _bye) = directory.arrive(&register, second, NOW).unwrap();
+        assert_eq!(bye.await.unwrap(), Goodbye::Replaced);
+        drop(older);
+        assert!(
+            directory.status(&id("machine-1")).unwrap().online,
+            "the older one's end is its own"
+        );
+        assert_eq!(directory.count(), (1, 1));
+    }
+}

@@ -1,0 +1,216 @@
+//! A machine joins: who it is, whether it may, and then for as long as its tunnel is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spaceport_transport::quic;
+use spaceport_types::{Error, Kind, Result};
+use spaceport_wire::relay::{
+    FromMachine, FromRelay, Goodbye, Head, Refusal, Register, Registered, VERSION,
+};
+use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf, split};
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::server::Shared;
+use crate::tunnel::{Carrier, Reader, Stream, Tunnel, read_head, write};
+use crate::wall_clock;
+
+/// How often a machine has to show that it lives.
+const BEAT: Duration = Duration::from_secs(4);
+
+/// How long it may fail to. A machine that is silent for so long is offline, whatever its connection says.
+const SILENCE: Duration = Duration::from_secs(12);
+
+/// How long the last message may take to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The most relays that may be between a machine and its clients.
+const MAX_HOPS: usize = 4;
+
+/// Takes in the machines that come over QUIC.
+pub(crate) async fn take(shared: Shared, mut links: mpsc::Receiver<quic::Link>) {
+    let mut machines = JoinSet::new();
+    loop {
+        tokio::select! {
+            link = links.recv() => {
+                let Some(link) = link else { return };
+                let tunnel = Tunnel::quic(link, shared.limits.tunnel());
+                machines.spawn(serve(shared.clone(), tunnel));
+            }
+            Some(_) = machines.join_next() => {}
+        }
+    }
+}
+
+/// Serves one tunnel, from its first stream to its end.
+#[tracing::instrument("uplink", skip_all, fields(carrier = %tunnel.carrier()))]
+pub(crate) async fn serve(shared: Shared, tunnel: Tunnel) {
+    let Ok(joining) = Arc::clone(&shared.joining).try_acquire_owned() else {
+        tracing::debug!("too many machines are joining");
+        shared.counters.not_joined.add(1);
+        return;
+    };
+    let patience = shared.limits.patience();
+    let (mut control, register) = match timeout(patience, hear(&tunnel)).await {
+        Ok(Ok(heard)) => heard,
+        Ok(Err(error)) => {
+            shared.counters.not_joined.add(1);
+            return tracing::debug!(%error, "no machine");
+        }
+        Err(_) => {
+            shared.counters.not_joined.add(1);
+            return tracing::debug!("a machine that did not say who it is");
+        }
+    };
+    let admitted = admit(&shared, &tunnel, &register).await;
+    drop(joining);
+    let (registered, presence, bye) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            shared.counters.not_joined.add(1);
+            let refused = FromRelay::Refused(Refusal::from(&error));
+            drop(timeout(FAREWELL, say_last(&mut control, &refused)).await);
+            return tunnel.close();
+        }
+    };
+    match tunnel.carrier() {
+        Carrier::Quic => shared.counters.joined_quic.add(1),
+        Carrier::WebSocket => shared.counters.joined_websocket.add(1),
+        Carrier::Memory => {}
+    }
+    tunnel.admit();
+    let began = Instant::now();
+    tracing::info!(machine = %register.machine, "a machine has come");
+    let why = if write(&mut control, &FromRelay::Registered(registered)).await.is_ok() {
+        attend(&tunnel, control, bye).await
+    } else {
+        "it was gone at once"
+    };
+    tracing::info!(machine = %register.machine, why, lasted = ?began.elapsed(), "a machine has gone");
+    tunnel.close();
+    let left = spawn_blocking(move || presence.leave(why, wall_clock()));
+    drop(left.await);
+}
+
+/// Who it is.
+async fn hear(tunnel: &Tunnel) -> Result<(Stream, Register)> {
+    let gone = || Error::new(Kind::Cancelled, "the machine left");
+    let mut control = tunnel.accept().await.ok_or_else(gone)?;
+    match read_head(&mut control).await? {
+        Head::Register(register) => Ok((control, register)),
+        _ => Err(Error::new(Kind::InvalidArgument, "the first stream registers no machine")),
+    }
+}
+
+type Admitted = (Registered, crate::directory::Presence, tokio::sync::oneshot::Receiver<Goodbye>);
+
+/// Whether it may. This writes to the disk, so not on this thread.
+async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<Admitted> {
+    if register.version != VERSION {
+        return Err(Error::new(
+            Kind::PreconditionFailed,
+            format!("the machine speaks version {} of this, the relay {VERSION}", register.version),
+        )
+        .hint("Install the same version of spaceport on both"));
+    }
+    if register.hops.contains(&shared.relay_id) || register.hops.len() >= MAX_HOPS {
+        return Err(Error::new(
+            Kind::Relay,
+            "the relays between lead in a circle, or are too many",
+        )
+        .with("limit", MAX_HOPS)
+        .hint("Have each relay join the next, and the last one none"));
+    }
+    let (shared, tunnel, register) = (shared.clone(), tunnel.clone(), register.clone());
+    let judged = spawn_blocking(move || {
+        let now = wall_clock();
+        let machine_token = shared.directory.judge(&register, now)?;
+        let (presence, bye) = shared.directory.arrive(&register, tunnel, now)?;
+        let registered = Registered {
+            machine_token,
+            public_url: shared.public_url.clone().unwrap_or_default(),
+            relay: shared.relay_id.clone(),
+            // Viewers of machines are not served by QUIC here.
+            quic: None,
+        };
+        Ok((registered, presence, bye))
+    });
+    judged.await.unwrap_or_else(|error| {
+        Err(Error::new(Kind::Internal, "a machine could not be judged").source(error))
+    })
+}
+
+/// Sees that it lives, until it does not or is to go. Returns why.
+async fn attend(
+    tunnel: &Tunnel,
+    control: Stream,
+    mut bye: tokio::sync::oneshot::Receiver<Goodbye>,
+) -> &'static str {
+    let (receive, mut send): (ReadHalf<_>, WriteHalf<_>) = split(control);
+    let mut messages = Reader::<_, FromMachine>::new(receive);
+    let mut beats = interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut beat, mut heard) = (0_u64, Instant::now());
+    loop {
+        tokio::select! {
+            message = messages.next() => match message {
+                Ok(Some(FromMachine::Beat(_))) => heard = Instant::now(),
+                Ok(Some(FromMachine::Bye)) => return "it left",
+                Ok(None) => return "the connection was closed",
+                Err(error) => {
+                    tracing::debug!(%error, "what a machine says");
+                    return "the connection was lost";
+                }
+            },
+            _ = beats.tick() => {
+                if heard.elapsed() > SILENCE {
+                    return "it went silent";
+                }
+                beat += 1;
+                // One that does not read has the rest of its silence to begin to.
+                match timeout(SILENCE, write(&mut send, &FromRelay::Beat(beat))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return "the connection was lost",
+                    Err(_) => return "it went silent",
+                }
+            }
+            why = &mut bye => {
+                let Ok(why) = why else { return "the connection was lost" };
+                let said = async {
+                    say_last_half(&mut send, &FromRelay::Bye(why)).await?;
+                    // What was said last would be lost with the connection: the machine closes it.
+                    tunnel.closed().await;
+                    Ok::<_, Error>(())
+                };
+                drop(timeout(FAREWELL, said).await);
+                return match why {
+                    Goodbye::Stopping => "the relay stops",
+                    Goodbye::Replaced => "it has come again",
+                    Goodbye::Removed => "it was removed",
+                    Goodbye::Misbehaved => "it misbehaved",
+                };
+            }
+            // A machine opens no other stream: each is dropped, which resets it.
+            stream = tunnel.accept() => match stream {
+                Some(_) => {}
+                None => return "the connection was lost",
+            },
+        }
+    }
+}
+
+/// Says something and waits until it has left.
+async fn say_last(control: &mut Stream, message: &FromRelay) -> Result<()> {
+    write(control, message).await?;
+    control.shutdown().await?;
+    // The other side answers by closing.
+    drop(tokio::io::copy(control, &mut tokio::io::sink()).await);
+    Ok(())
+}
+
+async fn say_last_half(send: &mut WriteHalf<Stream>, message: &FromRelay) -> Result<()> {
+    write(send, message).await?;
+    Ok(send.shutdown().await?)
+}

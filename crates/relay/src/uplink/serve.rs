@@ -1,0 +1,90 @@
+//! What comes down a tunnel: requests for this machine's own server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use spaceport_wire::relay::{Head, Protocol};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tower::ServiceExt as _;
+
+use super::{MAX_REQUESTS, Via, WINDOW};
+use crate::tunnel::{Stream, Tunnel, read_head};
+
+/// How long the relay may take to say what a stream is for, and over the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The largest head of a request; the relay takes none that is larger.
+const MAX_HEAD: usize = 1 << 20;
+
+/// Serves every stream of a tunnel until it is closed. Requests that are under way end with it.
+pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via) {
+    let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut requests = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = tunnel.accept() => {
+                let Some(stream) = stream else { return };
+                let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                    tracing::warn!("the relay sends more requests than are taken");
+                    continue;
+                };
+                let (router, via) = (router.clone(), via.clone());
+                requests.spawn(async move {
+                    request(stream, router, via).await;
+                    drop(permit);
+                });
+            }
+            Some(_) = requests.join_next() => {}
+        }
+    }
+}
+
+async fn request(mut stream: Stream, router: Router, via: Via) {
+    let http = match timeout(PATIENCE, read_head(&mut stream)).await {
+        Ok(Ok(Head::Http(http))) => http,
+        Ok(Ok(_)) => return tracing::debug!("a stream for what is not served here"),
+        Ok(Err(error)) => return tracing::debug!(%error, "a stream without a head"),
+        Err(_) => return tracing::debug!("a stream that says nothing"),
+    };
+    if http.protocol == Protocol::Http1 {
+        stream.end_on_drop();
+    }
+    let router = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(via.clone());
+        request
+    });
+    let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(router));
+    let served = match http.protocol {
+        Protocol::Http1 => {
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .max_buf_size(MAX_HEAD)
+                // One request is all that comes.
+                .keep_alive(false);
+            builder.serve_connection(io, service).with_upgrades().await
+        }
+        Protocol::Http2 => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .initial_stream_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW)
+                .max_frame_size(1 << 20)
+                .max_concurrent_streams(1);
+            builder.serve_connection(io, service).await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a request by the relay");
+    }
+}
