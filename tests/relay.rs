@@ -523,9 +523,7 @@ fn floods_and_large_heads_cost_those_who_send_them() {
     // Half-open tunnels: sockets that never say who they are.
     let sockets: Vec<_> = (0..100).map(|_| upgrade(relay.http())).collect();
     assert_eq!(health(), 204);
-    wait_until("machines without a name are sent away", SOON, || {
-        sockets.iter().all(|socket| is_over(socket))
-    });
+    wait_until("machines without a name are sent away", SOON, || sockets.iter().all(is_over));
     assert_eq!(health(), 204);
     drop(gateway);
 }
@@ -600,6 +598,99 @@ fn errors_of_a_relay_have_their_kind() {
     let error: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(error["error"]["kind"], "not_found", "{error}");
     assert_eq!(output.status.code(), Some(i32::from(Kind::NotFound.spec().exit)));
+}
+
+#[test]
+fn a_relay_with_a_certificate_is_reached_by_tls_and_by_who_trusts_it() {
+    let folder = Folder::new("tls");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // An authority, and a certificate that it has signed.
+    let openssl = |arguments: &[&str]| {
+        let status = Command::new("openssl")
+            .args(arguments)
+            .stderr(Stdio::null())
+            .status()
+            .expect("openssl is installed (`scripts/setup test`)");
+        assert!(status.success(), "openssl {arguments:?}");
+    };
+    let [ca, ca_key, key, request, certificate] =
+        ["ca.pem", "ca.key", "relay.key", "relay.csr", "relay.pem"].map(path);
+    let kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let subject = ["-subj", "/CN=a test", "-keyout"];
+    let authority = ["-x509", "-days", "2", "-out", &ca];
+    openssl(&[&["req"][..], &kind, &subject, &[&ca_key], &authority].concat());
+    let asked = ["-out", &request, "-addext", "subjectAltName=IP:127.0.0.1"];
+    openssl(&[&["req"][..], &kind, &subject, &[&key], &asked].concat());
+    openssl(&[
+        "x509",
+        "-req",
+        "-in",
+        &request,
+        "-CA",
+        &ca,
+        "-CAkey",
+        &ca_key,
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-copy_extensions",
+        "copy",
+        "-out",
+        &certificate,
+    ]);
+    let relay = Relay::start(&["--tls-cert", &certificate, "--tls-key", &key]);
+    let url = format!("https://{}", relay.http());
+    let plain = relay.ask("GET", "/healthz");
+    assert!(plain.status == 400 && plain.text().contains("https://"), "{}", plain.text());
+
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config =
+        uplink::Config::new(url.parse().unwrap(), "guest", folder.path().join("relay.json"));
+    let stranger = Joined::start(&runtime, config, Router::new());
+    stranger.wait_offline("cannot show that it is");
+
+    let state = path("state");
+    let token_file = relay.token_file().display().to_string();
+    let guest = Command::new(binary())
+        .args(["serve", "--json", "--test-pattern", "--listen", "127.0.0.1:0", "--quic-port", "0"])
+        .args(["--webrtc-port", "0", "--state-dir", &state, "--machine-id", "machine-1"])
+        .args(["--relay", &url, "--relay-token-file", &token_file])
+        .env("SSL_CERT_FILE", &ca)
+        .env("SPACEPORT_TOKEN", TOKEN)
+        .env("HOME", folder.path())
+        .env_remove("DISPLAY")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let guest = Killed(guest);
+    fs::write(folder.path().join("note"), "by TLS").unwrap();
+    let to = format!("{url}/m/machine-1");
+    wait_until("a file arrives by TLS", SOON, || {
+        let sent = Command::new(binary())
+            .args(["send", "--json", "--to", &to, "note"])
+            .current_dir(folder.path())
+            .env("SSL_CERT_FILE", &ca)
+            .env("SPACEPORT_TOKEN", TOKEN)
+            .env("SPACEPORT_CONFIG_DIR", path("config"))
+            .env("XDG_STATE_HOME", path("state-of-client"))
+            .output()
+            .unwrap();
+        sent.status.success()
+    });
+    assert_eq!(fs::read_to_string(folder.path().join("Downloads/note")).unwrap(), "by TLS");
+    drop(guest);
+}
+
+/// A program that is ended with the test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// A machine of this process that has joined a relay.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spaceport_tests::{Folder, Request, TOKEN, binary, wait_until};
+use spaceport_tests::{Folder, Relay, Request, TOKEN, binary, wait_until};
 
 /// Something that must not be found where it has no business.
 const SECRET: &str = "canary-7f3d9b52-in-a-bookmark";
@@ -190,10 +191,14 @@ impl Drop for Space {
 }
 
 fn serve(machine: &Machine) -> (Child, SocketAddr) {
+    serve_with(machine, &[])
+}
+
+fn serve_with(machine: &Machine, more: &[&str]) -> (Child, SocketAddr) {
     let log = fs::File::options().create(true).append(true).open(machine.path("log")).unwrap();
     let ports = ["--listen", "127.0.0.1:0", "--webrtc-port", "0", "--quic-port", "0"];
     let mut child = machine
-        .command(binary(), &[&["serve", "--json", "--test-pattern"], &ports[..]].concat())
+        .command(binary(), &[&["serve", "--json", "--test-pattern"], &ports[..], more].concat())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
@@ -540,4 +545,44 @@ fn secrets_are_where_they_belong_and_nowhere_else() {
     ] {
         assert_eq!(machine.holding(name, SECRET), Vec::<PathBuf>::new());
     }
+}
+
+/// The relay carries the bundle and everything else that is said, and the canary is nowhere in its memory.
+#[test]
+fn a_session_crosses_a_relay_that_cannot_read_it() {
+    let source = Machine::with_profile("source", false);
+    let relay = Relay::start(&[]);
+    let machine = Machine::new("space");
+    let joining = relay.joining("machine-1");
+    let joining: Vec<&str> = joining.iter().map(String::as_str).collect();
+    let (child, address) = serve_with(&machine, &joining);
+    let space = Space { machine, child, wire: Wire::new(address) };
+    relay.wait("machine-1", true, PATIENCE);
+    let url = relay.machine_url("machine-1");
+    let arguments = push(&url, &["--include", "Bookmarks"]);
+    let id = agreed(&source, &arguments);
+    let (code, moved) = source.run(&[&arguments[..], &["--request", &id]].concat());
+    assert_eq!(code, 0, "{moved}");
+    assert!(!space.machine.holding("home", SECRET).is_empty(), "it has arrived");
+    assert!(relay.metric("spaceport_relay_to_machines_bytes_total") > 0, "and came this way");
+    assert!(holds(relay.pid(), "machine-1"), "its memory can be looked into");
+    assert!(!holds(relay.pid(), SECRET));
+}
+
+/// Whether a process has `text` anywhere in the memory that it writes to.
+fn holds(pid: u32, text: &str) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let ranges = maps.lines().filter(|line| line.contains(" rw")).filter_map(|line| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some((number(from)?, number(to)?))
+    });
+    let needle = text.as_bytes();
+    ranges.into_iter().any(|(from, to)| {
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
+        // Some of it may be gone by now.
+        let read = memory.read_at(&mut bytes, from).unwrap_or_default();
+        bytes[..read].windows(needle.len()).any(|window| window == needle)
+    })
 }

@@ -81,7 +81,6 @@ pub struct QuicPort {
     pub certificates: Vec<String>,
 }
 
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn info(State(shared): State<Shared>) -> Json<Info> {
     let quic = QuicPort {
         port: shared.quic.local_addr().port(),
@@ -123,12 +122,10 @@ struct Machines {
     machines: Vec<Status>,
 }
 
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn list(State(shared): State<Shared>) -> Response {
     private(Json(Machines { machines: shared.directory.list() }).into_response())
 }
 
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn one(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
     let status = id.parse().and_then(|id: MachineId| shared.directory.status(&id));
     match status {
@@ -186,7 +183,6 @@ fn done<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Resu
     done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, "the request failed").source(error)))
 }
 
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     // Others than this machine have to show that they may.
     if shared.guarded
@@ -203,7 +199,6 @@ async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
 }
 
 /// A machine joins by WebSocket.
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn connect(State(shared): State<Shared>, mut request: Request) -> Response {
     match link::accept(&mut request) {
         Ok((response, linked)) => {
@@ -219,7 +214,6 @@ async fn connect(State(shared): State<Shared>, mut request: Request) -> Response
     }
 }
 
-#[expect(clippy::unused_async, reason = "a handler")]
 async fn not_found(request: Request) -> Response {
     let error = Error::new(Kind::NotFound, "there is nothing at this path of the relay")
         .hint("Machines are at `/m/<id>/`");

@@ -221,10 +221,8 @@ impl Limits {
 
     /// What one tunnel may hold.
     pub(crate) fn tunnel(&self) -> tunnel::Limits {
-        let mut limits = tunnel::Limits::default();
-        limits.streams = ((self.machine_memory_mib << 10) / (2 * self.window_kib).max(1)).max(1);
-        limits.window = self.window();
-        limits
+        let streams = (self.machine_memory_mib << 10) / (2 * self.window_kib).max(1);
+        tunnel::Limits { streams: streams.max(1), window: self.window() }
     }
 
     pub(crate) fn patience(&self) -> Duration {

@@ -375,10 +375,7 @@ fn goodbye(why: Goodbye) -> Lost {
 /// What this machine may be asked at one time. The relay's own limit is lower by default, and this one is so
 /// that no relay can have more.
 fn limits() -> Limits {
-    let mut limits = Limits::default();
-    limits.streams = MAX_REQUESTS;
-    limits.window = WINDOW;
-    limits
+    Limits { streams: MAX_REQUESTS, window: WINDOW }
 }
 
 /// Requests that the relay may have under way.
