@@ -151,7 +151,7 @@ fn spawn(
     let log = File::options().create(true).append(true).open(folder.path().join("log")).unwrap();
     let mut child = Command::new(binary())
         .args(["relay", "--json", "--listen", &listen.to_string()])
-        .args(["--quic-port", &quic_port.to_string()])
+        .args(["--quic-port", &quic_port.to_string(), "--webrtc-port", "0"])
         .arg("--state-dir")
         .arg(folder.path().join("state"))
         .arg("--token-file")

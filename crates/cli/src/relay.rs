@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use spaceport_gateway::config::read_secret;
-use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT};
+use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT, WEBRTC_PORT};
 use spaceport_relay::{Endpoints, Relay as Server};
 use spaceport_types::Result;
 
@@ -28,6 +28,9 @@ pub(crate) struct Relay {
     /// The UDP port for QUIC; 0 takes a free one.
     #[arg(long, value_name = "PORT", help = quic_port_help())]
     quic_port: Option<u16>,
+    /// The UDP port that WebRTC viewers share; 0 takes a free one.
+    #[arg(long, value_name = "PORT", help = webrtc_port_help())]
+    webrtc_port: Option<u16>,
     /// The origin under which clients and machines reach the relay, such as `https://relay.example`.
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -48,6 +51,10 @@ pub(crate) struct Relay {
 
 fn listen_help() -> String {
     format!("Where HTTP and WebSockets listen; port 0 takes a free one [default: 127.0.0.1:{PORT}]")
+}
+
+fn webrtc_port_help() -> String {
+    format!("The UDP port that WebRTC viewers share; 0 takes a free one [default: {WEBRTC_PORT}]")
 }
 
 fn quic_port_help() -> String {
@@ -72,6 +79,9 @@ impl Relay {
         }
         if let Some(port) = self.quic_port {
             config.quic_port = port;
+        }
+        if let Some(port) = self.webrtc_port {
+            config.webrtc_port = port;
         }
         if let Some(url) = &self.public_url {
             config.public_url = Some(url.clone());

@@ -16,6 +16,7 @@ use serde::Serialize;
 use spaceport_media::demo::Demo;
 use spaceport_media::windows::Windows;
 use spaceport_media::{capture, clock, encode, pipeline};
+use spaceport_relay::media::Guest;
 use spaceport_relay::uplink;
 use spaceport_session::{Limits, Policy, Sessions};
 use spaceport_teleport::consent::Desk;
@@ -147,7 +148,8 @@ impl Gateway {
         let teleport = open_teleport(&config).await?;
         let service = Service::new(sessions, auth, targets, windows, udp, storage, teleport);
         let guarded = !address.ip().is_loopback();
-        let gate = Gate { service: service.clone(), ice_servers: config.ice_servers };
+        let gate = Arc::new(Gate { service: service.clone(), ice_servers: config.ice_servers });
+        let guest = Guest::new(Arc::<Gate>::clone(&gate));
         let router = assemble(&service, media, (endpoint.clone(), gate), guarded);
         write_private(
             &config.state_dir.join("endpoints.json"),
@@ -159,7 +161,7 @@ impl Gateway {
         let sealed = config.sealed;
         let uplink = uplink.map(|(uplink, driver)| {
             service.reached_by(uplink);
-            driver
+            driver.with_media(guest)
         });
         Ok(Self { service, router, listener, endpoints, token, quic, whep, sealed, uplink, demo })
     }
@@ -282,10 +284,10 @@ pub fn guarded(routes: Router, token: &Redacted<String>) -> Router {
 fn assemble(
     service: &Service,
     media: Media,
-    (endpoint, gate): (whep::Endpoint, Gate),
+    (endpoint, gate): (whep::Endpoint, Arc<Gate>),
     guarded: bool,
 ) -> Router {
-    let peers = whep::http::State::new(endpoint, Arc::new(gate));
+    let peers = whep::http::State::new(endpoint, gate);
     Router::new()
         .merge(http::routes(service.clone()))
         .merge(http::metrics(service.clone(), guarded))

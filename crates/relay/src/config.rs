@@ -1,7 +1,7 @@
 //! What a relay is told before it starts: one file, with a default for everything.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ pub const PORT: u16 = 3220;
 /// The UDP port of a relay, where none is given.
 pub const QUIC_PORT: u16 = 3220;
 
+/// The UDP port of a relay that WebRTC viewers share, where none is given.
+pub const WEBRTC_PORT: u16 = 3221;
+
 /// The configuration file with every default, commented.
 pub const EXAMPLE: &str = include_str!("relay.example.toml");
 
@@ -27,6 +30,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The UDP port for QUIC, on the same address. 0 takes a free one.
     pub quic_port: u16,
+    /// The UDP port that WebRTC viewers share. 0 takes a free one.
+    pub webrtc_port: u16,
+    /// Addresses that WebRTC viewers are told besides: those of a NAT in front of the relay.
+    pub advertise: Vec<IpAddr>,
     /// The origin under which clients and machines reach it, such as `https://relay.example`. `None`: the
     /// address it listens on.
     pub public_url: Option<String>,
@@ -48,6 +55,8 @@ impl Config {
         Self {
             listen: file.listen,
             quic_port: file.quic_port,
+            webrtc_port: file.webrtc_port,
+            advertise: file.advertise,
             public_url: file.public_url,
             tls: None,
             state_dir: state_dir.into(),
@@ -77,6 +86,8 @@ impl Config {
         })?;
         self.listen = file.listen;
         self.quic_port = file.quic_port;
+        self.webrtc_port = file.webrtc_port;
+        self.advertise = file.advertise;
         self.public_url = file.public_url;
         self.tls = match (file.tls_cert, file.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -100,6 +111,8 @@ impl Config {
 struct File {
     listen: SocketAddr,
     quic_port: u16,
+    webrtc_port: u16,
+    advertise: Vec<IpAddr>,
     public_url: Option<String>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
@@ -111,6 +124,8 @@ impl Default for File {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], PORT)),
             quic_port: QUIC_PORT,
+            webrtc_port: WEBRTC_PORT,
+            advertise: Vec::new(),
             public_url: None,
             tls_cert: None,
             tls_key: None,

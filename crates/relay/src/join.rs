@@ -6,7 +6,7 @@ use std::time::Duration;
 use spaceport_transport::quic;
 use spaceport_types::{Error, Kind, Result};
 use spaceport_wire::relay::{
-    FromMachine, FromRelay, Goodbye, Head, Refusal, Register, Registered, VERSION,
+    FromMachine, FromRelay, Goodbye, Head, Quic, Refusal, Register, Registered, VERSION,
 };
 use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::sync::mpsc;
@@ -132,8 +132,10 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
             machine_token,
             public_url: shared.public_url.clone().unwrap_or_default(),
             relay: shared.relay_id.clone(),
-            // Viewers of machines are not served by QUIC here.
-            quic: None,
+            quic: Some(Quic {
+                port: shared.quic.local_addr().port(),
+                certificates: shared.quic.identity().hashes(),
+            }),
         };
         Ok((registered, presence, bye))
     });

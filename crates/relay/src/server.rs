@@ -4,10 +4,9 @@
 //! is told of them.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use spaceport_state::private;
 use spaceport_transport::quic::Identity;
 use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::tls::Certificate;
-use spaceport_transport::{Door, Media, Pass, quic};
+use spaceport_transport::{Media, quic, whep};
 use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -30,6 +29,7 @@ use tokio::time::{interval, sleep, timeout};
 
 use crate::config::{Config, Limits};
 use crate::directory::Directory;
+use crate::media::Edge;
 use crate::metrics::Counters;
 use crate::tunnel::ALPN;
 use crate::{api, join, wall_clock};
@@ -39,6 +39,9 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Links that wait to be taken. Whoever takes them does nothing else.
 const UNTAKEN: usize = 64;
+
+/// Viewers by WebRTC at one time, and such by QUIC. Each costs some tens of kilobytes.
+const VIEWERS: usize = 10_000;
 
 /// How long the goodbyes to machines get to leave.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -50,6 +53,8 @@ pub struct Endpoints {
     pub http: SocketAddr,
     /// The UDP port for QUIC.
     pub quic: SocketAddr,
+    /// The UDP port that WebRTC viewers share.
+    pub webrtc: SocketAddr,
     /// The origin under which clients and machines reach it.
     pub url: String,
     /// Where the registration token is kept, when nobody chose it.
@@ -65,6 +70,7 @@ pub struct Relay {
     endpoints: Endpoints,
     tls: Option<Certificate>,
     driver: quic::Driver,
+    whep: (whep::Endpoint, whep::Driver),
     links: mpsc::Receiver<quic::Link>,
     /// Where the QUIC certificate outlives a run.
     kept: PathBuf,
@@ -83,6 +89,8 @@ pub(crate) struct Parts {
     /// Machines that have not said yet who they are.
     pub(crate) joining: Arc<Semaphore>,
     pub(crate) quic: quic::Endpoint,
+    /// Where viewers come in.
+    pub(crate) edge: Edge,
     pub(crate) public_url: Option<String>,
     /// Names this relay among others; another one at each start.
     pub(crate) relay_id: String,
@@ -118,7 +126,8 @@ impl Relay {
     ///
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
-        let Config { listen, quic_port, public_url, tls, state_dir, token, limits } = config;
+        let Config { listen, quic_port, webrtc_port, advertise, .. } = config;
+        let Config { public_url, tls, state_dir, token, limits, .. } = config;
         let public_url = public_url.map(|url| origin(&url)).transpose()?;
         let tls =
             tls.map(|(certificate, key)| Certificate::load(&certificate, &key)).transpose()?;
@@ -129,11 +138,25 @@ impl Relay {
         let address = listener.local_addr()?;
         let kept = state_dir.join("quic-certificate.json");
         let (sender, links) = mpsc::channel(UNTAKEN);
-        let (endpoint, driver) = bind_quic(address, quic_port, &kept, limits, sender)?;
+        let edge = Edge::new(Arc::new(directory.clone()), Edge::limits());
+        let (endpoint, driver) =
+            bind_quic(address, quic_port, &kept, limits, (sender, edge.media()))?;
+        let mut peers = whep::Config::default();
+        // As at a gateway: every address, and the TCP port where UDP is blocked and no TLS is before it.
+        let every = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        peers.listen = SocketAddr::new(every, webrtc_port);
+        peers.advertise = advertise;
+        peers.tcp = tls.is_none().then_some(address);
+        peers.max_viewers = VIEWERS;
+        let whep = whep::bind(peers)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoints = Endpoints {
             http: address,
             quic: endpoint.local_addr(),
+            webrtc: SocketAddr::new(address.ip(), whep.0.local_addr().port()),
             url: public_url.clone().unwrap_or_else(|| format!("{scheme}://{address}")),
             token_file,
         };
@@ -145,13 +168,15 @@ impl Relay {
             requests: Arc::new(Semaphore::new(limits.requests())),
             joining: Arc::new(Semaphore::new(limits.joining)),
             quic: endpoint,
+            edge,
             public_url,
             relay_id: random_id()?,
             guarded: !address.ip().is_loopback(),
             connections: OnceLock::new(),
         }));
-        let router = api::routes(shared.clone()).layer(middleware::from_fn(harden));
-        Ok(Self { shared, router, listener, endpoints, tls, driver, links, kept })
+        let media = shared.edge.routes(whep.0.clone());
+        let router = api::routes(shared.clone()).merge(media).layer(middleware::from_fn(harden));
+        Ok(Self { shared, router, listener, endpoints, tls, driver, whep, links, kept })
     }
 
     /// Where it can be reached.
@@ -170,9 +195,11 @@ impl Relay {
     ///
     /// None yet: what fails while it runs is said and gone on from.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let Self { shared, router, listener, tls, driver, links, kept, .. } = self;
+        let Self { shared, router, listener, tls, driver, whep, links, kept, .. } = self;
+        let (endpoint, peers) = whep;
         let limits = shared.limits;
         let quic = tokio::spawn(driver.run());
+        let peers = std::thread::Builder::new().name("whep".into()).spawn(|| peers.run())?;
         let machines = tokio::spawn(join::take(shared.clone(), links));
         let mut config = tcp::Config::default();
         config.connections = limits.connections;
@@ -182,6 +209,7 @@ impl Relay {
         config.stream_window = limits.window();
         // Several at once, which hold up each other when the client reads none of them.
         config.connection_window = limits.window().saturating_mul(4);
+        config.media = Some(endpoint.clone());
         config.tls = tls.clone();
         let connections = Connections::new(router, config);
         // This is the only time.
@@ -193,6 +221,7 @@ impl Relay {
                 () = &mut shutdown => break,
                 _ = sweeps.tick() => {
                     connections.report();
+                    shared.edge.sweep();
                     keep(shared.quic.identity(), &kept);
                     renew(tls.as_ref());
                 }
@@ -201,6 +230,8 @@ impl Relay {
         }
         tracing::info!("shutting down");
         drop(listener);
+        shared.edge.close_all();
+        endpoint.shut_down();
         // Requests first, as their machines have to be there for that.
         connections.drain(limits.drain()).await;
         shared.directory.stop();
@@ -215,7 +246,10 @@ impl Relay {
         if let Err(error) = quic.await {
             tracing::error!(%error, "the QUIC driver failed");
         }
-        Ok(())
+        match peers.join() {
+            Ok(ended) => ended,
+            Err(_) => Err(Error::new(Kind::Internal, "the WebRTC driver panicked")),
+        }
     }
 }
 
@@ -224,7 +258,7 @@ fn bind_quic(
     port: u16,
     kept: &Path,
     limits: Limits,
-    taken: mpsc::Sender<quic::Link>,
+    (taken, media): (mpsc::Sender<quic::Link>, Media),
 ) -> Result<(quic::Endpoint, quic::Driver)> {
     /// Streams that a machine may open: the one that it registers with, and no use for others.
     const OF_MACHINE: u32 = 4;
@@ -232,25 +266,10 @@ fn bind_quic(
     config.listen = SocketAddr::new(address.ip(), port);
     let windows = limits.tunnel().windows(OF_MACHINE);
     config.links = Some(quic::Links { alpn: ALPN, taken, windows });
-    quic::bind(config, identity(kept)?, Media::new(Nowhere)).map_err(|error| {
+    config.max_connections = VIEWERS + limits.machines;
+    quic::bind(config, identity(kept)?, media).map_err(|error| {
         error.hint("Stop what listens there, or choose another with `--quic-port`")
     })
-}
-
-/// There are no sessions at the relay itself.
-#[derive(Debug)]
-struct Nowhere;
-
-impl Door for Nowhere {
-    fn redeem<'a>(
-        &'a self,
-        _: Option<&'a str>,
-        _: &'a str,
-    ) -> Pin<Box<dyn Future<Output = Result<Pass>> + Send + 'a>> {
-        let error = Error::new(Kind::Unauthenticated, "this relay serves no viewers by QUIC")
-            .hint("Watch over the media socket of the machine");
-        Box::pin(async { Err(error) })
-    }
 }
 
 /// The certificate of the last run, or a new one.

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use spaceport_types::{Error, Kind, MachineId, Redacted, Result};
 use spaceport_wire::relay::{Goodbye, Register};
@@ -22,6 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use self::record::{Record, Records, seconds};
 use crate::audit::{Audit, Event};
+use crate::media::Machines;
 use crate::tunnel::{Carrier, Tunnel};
 
 /// The machines of one relay. Cloning it makes another handle.
@@ -88,6 +90,12 @@ pub struct Status {
     pub software: String,
     /// When it was first let in, in seconds since 1970.
     pub registered: u64,
+}
+
+impl Machines for Directory {
+    fn find<'a>(&'a self, machine: &'a MachineId) -> BoxFuture<'a, Result<Tunnel>> {
+        Box::pin(self.find(machine))
+    }
 }
 
 /// A machine that is online, for as long as this is held.

@@ -32,6 +32,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use self::backoff::Backoff;
 pub use self::origin::Origin;
 use crate::directory::random_token;
+use crate::media::Guest;
 use crate::tunnel::{Carrier, Limits, Reader, Stream, Tunnel, write};
 
 /// How long the relay may take to judge this machine.
@@ -124,6 +125,7 @@ pub struct Driver {
     kept: Kept,
     machine: MachineId,
     status: watch::Sender<Status>,
+    media: Option<Guest>,
 }
 
 /// Prepares an uplink. Nothing is sent before [`Driver::run`].
@@ -143,7 +145,7 @@ pub fn prepare(config: Config) -> Result<(Uplink, Driver)> {
     let (sender, status) = watch::channel(Status::Connecting);
     let url = format!("{relay}/m/{machine}");
     let uplink = Uplink { machine: machine.clone(), url, status };
-    Ok((uplink, Driver { config, kept, machine, status: sender }))
+    Ok((uplink, Driver { config, kept, machine, status: sender, media: None }))
 }
 
 impl Uplink {
@@ -189,6 +191,13 @@ impl Lost {
 }
 
 impl Driver {
+    /// Lets the relay's viewers watch what `media` lets in.
+    #[must_use]
+    pub fn with_media(mut self, media: Guest) -> Self {
+        self.media = Some(media);
+        self
+    }
+
     /// Serves `router` through the relay until `shutdown` completes. A relay that is away is waited for.
     pub async fn run(mut self, router: Router, shutdown: impl Future<Output = ()>) {
         if self.config.relay.is_exposed() {
@@ -272,7 +281,7 @@ impl Driver {
         self.status.send_replace(Status::Online { carrier: tunnel.carrier(), url });
         let lost = tokio::select! {
             lost = attend(control, stopping) => lost,
-            () = serve::serve(&tunnel, router.clone(), via) => {
+            () = serve::serve(&tunnel, router.clone(), via, self.media.clone()) => {
                 Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"))
             }
         };

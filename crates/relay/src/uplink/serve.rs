@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::{MAX_REQUESTS, Via, WINDOW};
+use crate::media::Guest;
 use crate::tunnel::{Stream, Tunnel, read_head};
 
 /// How long the relay may take to say what a stream is for, and over the head of a request.
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 1 << 20;
 
 /// Serves every stream of a tunnel until it is closed. Requests that are under way end with it.
-pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via) {
+pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via, media: Option<Guest>) {
     let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut requests = JoinSet::new();
     loop {
@@ -36,9 +37,9 @@ pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via) {
                     tracing::warn!("the relay sends more requests than are taken");
                     continue;
                 };
-                let (router, via) = (router.clone(), via.clone());
+                let (router, via, media) = (router.clone(), via.clone(), media.clone());
                 requests.spawn(async move {
-                    request(stream, router, via).await;
+                    request(stream, router, via, media).await;
                     drop(permit);
                 });
             }
@@ -47,10 +48,19 @@ pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via) {
     }
 }
 
-async fn request(mut stream: Stream, router: Router, via: Via) {
+async fn request(mut stream: Stream, router: Router, via: Via, media: Option<Guest>) {
     let http = match timeout(PATIENCE, read_head(&mut stream)).await {
         Ok(Ok(Head::Http(http))) => http,
-        Ok(Ok(_)) => return tracing::debug!("a stream for what is not served here"),
+        Ok(Ok(head)) => {
+            let other = match media {
+                Some(media) => media.serve(head, stream).await.is_some(),
+                None => true,
+            };
+            if other {
+                tracing::debug!("a stream for what is not served here");
+            }
+            return;
+        }
         Ok(Err(error)) => return tracing::debug!(%error, "a stream without a head"),
         Err(_) => return tracing::debug!("a stream that says nothing"),
     };
