@@ -41,11 +41,11 @@ def peak_of(pid):
 
 
 class Gateway:
-    name = "spaceport"
-
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, name="spaceport"):
+        self.name = name
+        folder = folder / name.replace(" ", "-")
         self.program, self.home = program, folder / "gateway"
-        self.home.mkdir()
+        self.home.mkdir(parents=True)
         self.environment = {
             **os.environ,
             "HOME": str(self.home),
@@ -217,6 +217,7 @@ def measure(tool, path, files, size):
     client = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
     found = sum(len(names) for _, _, names in os.walk(tool.into))
     assert found == files, f"{tool.name}: {found} of {files} files"
+    emptied(tool.into)  # what lies there would take the memory of the next
     cpu = client + tool.cpu() - server
     return {"tool": tool.name, "wall_s": round(wall, 3), "cpu_s": round(cpu, 3),
             "gb_per_cpu_s": round(size / cpu / 1e9, 3)}  # fmt: skip
@@ -247,15 +248,19 @@ def table(name, rows):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--bin", required=True)
+    arguments.add_argument("--before", help="an earlier program, measured in turns with the other")
     arguments.add_argument("--out", required=True)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--folder", default="/dev/shm")
     given = arguments.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="spaceport-transfer-", dir=given.folder))
-    gateway = ssh = None
+    gateway = before = ssh = None
     try:
         gateway = Gateway(os.path.abspath(given.bin), folder)
         tools = [gateway]
+        if given.before:
+            before = Gateway(os.path.abspath(given.before), folder, "spaceport before")
+            tools.append(before)
         if os.path.exists(SSHD):
             ssh = Ssh(folder)
             tools += [Rsync(ssh), Scp(ssh)]
@@ -314,7 +319,7 @@ def main():
         pathlib.Path(given.out).write_text(json.dumps(result, indent=1) + "\n")
         print(f"\n{given.out}")
     finally:
-        for it in (gateway, ssh):
+        for it in (gateway, before, ssh):
             if it:
                 it.end()
         shutil.rmtree(folder, ignore_errors=True)

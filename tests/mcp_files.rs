@@ -33,6 +33,20 @@ fn everything(folder: &Path) -> Vec<String> {
     found
 }
 
+/// Bytes that neither are holes nor shrink.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
 fn fields(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
@@ -203,10 +217,9 @@ fn what_an_agent_takes_back_leaves_nothing_behind() {
     fs::create_dir(home.join("folder")).unwrap();
     fs::write(home.join("folder/small"), "x").unwrap();
     for name in ["large", "folder/large"] {
-        fs::File::create(home.join(name)).unwrap().set_len(64 << 20).unwrap();
+        fs::write(home.join(name), noise(32 << 20)).unwrap();
     }
     let before = everything(&gateway.home());
-    let mine = everything(&home);
     for (tool, arguments) in [
         ("send_file", json!({ "space": "box", "path": "~/large" })),
         ("send_file", json!({ "space": "box", "path": "~/folder" })),
@@ -221,7 +234,8 @@ fn what_an_agent_takes_back_leaves_nothing_behind() {
         let gone = || everything(&gateway.home()).iter().all(|it| is_folder_of(it, &before));
         wait_until("nothing is left of it", Duration::from_secs(30), gone);
     }
-    fs::File::create(gateway.home().join("there")).unwrap().set_len(64 << 20).unwrap();
+    fs::write(gateway.home().join("there"), noise(32 << 20)).unwrap();
+    let mine = everything(&home);
     path.hold_back_after(16 << 20);
     agent.take_back("download", json!({ "space": "box", "path": "~/there", "dest": "~/in" }));
     path.let_go();

@@ -11,9 +11,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use spaceport_tests::{Cut, Folder, Gateway, Harm, Start, TOKEN, Way, binary, wait_until};
+use spaceport_tests::{
+    Agent, Cut, Folder, Gateway, Harm, Start, TOKEN, Tap, Way, binary, wait_until,
+};
 
 /// What a signal or a stall has to have done.
 const SOON: Duration = Duration::from_secs(30);
@@ -442,7 +444,7 @@ fn a_transfer_that_is_interrupted_leaves_nothing_on_either_side() {
         let ended = Done(child.wait_with_output().unwrap());
         assert_eq!(ended.0.status.code(), Some(130), "{verb}: {}", ended.text());
         assert_eq!(ended.value()["error"]["kind"], "cancelled");
-        wait_until("nothing is left", SOON, || {
+        wait_until(&format!("nothing is left after {verb}"), SOON, || {
             names(&downloads(&gateway)).is_empty() && names(&here.files().join("in")).is_empty()
         });
     }
@@ -583,4 +585,59 @@ fn a_disk_that_fills_up_ends_it_and_leaves_nothing() {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Something that nobody on the way may see: in names, and in files that are packed small, large and
+/// compressed.
+const CANARY: &str = "canary-51c0e7f2-sits-in-a-file";
+
+#[test]
+fn nobody_on_the_way_can_read_what_is_moved() {
+    let (gateway, here) = (Gateway::start(Start::default()), Here::new());
+    let top = here.files().join("secrets");
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join(CANARY), CANARY).unwrap();
+    fs::write(top.join("large"), CANARY.repeat(100_000)).unwrap();
+    let tap = Tap::before(gateway.http());
+
+    here.send(tap.address(), &["secrets"]).sent();
+    assert_eq!(tree(&downloads(&gateway).join("secrets")), tree(&top));
+    let from = |path: &str| format!("http://{}:{path}", tap.address());
+    here.download(&[&from("~/Downloads/secrets"), "in"]).sent();
+    assert_eq!(tree(&here.files().join("in/secrets")), tree(&top));
+    // An error names what it is about, and so would a listing.
+    let missing = here.download(&[&from(&format!("~/{CANARY}"))]);
+    assert_eq!(missing.0.status.code(), Some(5), "{}", missing.text());
+    assert!(tap.bytes() > 100_000, "it was listened to");
+    assert!(!tap.heard(CANARY.as_bytes()));
+
+    // The contract's own calls are in the clear: the tap hears what can be heard.
+    let mut agent = Agent::new("initialize");
+    let url = tap.address().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    agent.get("space_write", json!({ "space": "box", "path": "~/x", "content": CANARY }));
+    assert!(tap.heard(CANARY.as_bytes()));
+}
+
+#[test]
+fn a_key_that_has_changed_is_refused_until_it_is_named() {
+    let (there, here) = (Folder::new("there"), Here::new());
+    fs::write(here.files().join("x"), "x").unwrap();
+    let gateway = lasting(there.path());
+    let tap = Tap::before(gateway.http());
+    here.send(tap.address(), &["x"]).sent();
+    drop(gateway);
+    // Somebody else answers at the same address, who even has the token.
+    fs::remove_file(there.path().join("state/teleport/seal-key")).unwrap();
+    let gateway = lasting(there.path());
+    tap.lead_to(gateway.http());
+    let refused = here.send(tap.address(), &["x"]).failed(6, "key_unavailable");
+    let offered = refused["context"]["offered"].as_str().unwrap();
+    assert_ne!(refused["context"]["known"], offered);
+    let landing = there.path().join("downloads");
+    assert_eq!(names(&landing), ["x"]);
+    here.send(tap.address(), &["x", "--trust-key", "0000-0000"]).failed(6, "key_unavailable");
+    here.send(tap.address(), &["x", "--trust-key", offered]).sent();
+    here.send(tap.address(), &["x"]).sent();
+    assert_eq!(names(&landing), ["x", "x (1)", "x (2)"]);
 }

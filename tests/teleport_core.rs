@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spaceport_tests::{Folder, Relay, Request, TOKEN, binary, wait_until};
+use spaceport_tests::{Folder, Relay, Request, TOKEN, Tap, binary, wait_until};
 
 /// Something that must not be found where it has no business.
 const SECRET: &str = "canary-7f3d9b52-in-a-bookmark";
@@ -585,4 +585,20 @@ fn holds(pid: u32, text: &str) -> bool {
         let read = memory.read_at(&mut bytes, from).unwrap_or_default();
         bytes[..read].windows(needle.len()).any(|window| window == needle)
     })
+}
+
+#[test]
+fn nobody_on_the_way_can_read_a_session() {
+    let source = Machine::with_profile("source", false);
+    let space = Space::new("space");
+    let tap = Tap::before(space.wire.address);
+    let url = format!("http://{}", tap.address());
+    let arguments = push(&url, &["--include", "Bookmarks"]);
+    agreed(&source, &arguments);
+    let (code, moved) = source.run(&arguments);
+    assert_eq!((code, &moved["moved"]), (0, &json!(true)), "{moved}");
+    let arrived = space.machine.profile().join("Bookmarks");
+    assert!(fs::read_to_string(&arrived).unwrap().contains(SECRET));
+    assert!(tap.bytes() > 1_000, "it was listened to");
+    assert!(!tap.heard(SECRET.as_bytes()));
 }

@@ -11,13 +11,11 @@ const SERVED: [&str; 7] =
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}");
-    let mut files = SERVED.map(|name| format!("{ROOT}/cua/env/v1/{name}.proto")).to_vec();
-    files.push(format!("{ROOT}/spaceport/files/v1/files.proto"));
+    let files = SERVED.map(|name| format!("{ROOT}/cua/env/v1/{name}.proto"));
     tonic_prost_build::configure()
         .build_client(false)
         .generate_default_stubs(true) // what is not implemented answers UNIMPLEMENTED
         .extern_path(".cua.env.v1", "::spaceport_wire::pb")
-        .extern_path(".spaceport.files.v1", "::spaceport_wire::pb::files")
         .compile_protos(&files, &[ROOT.to_owned()])?;
     Ok(())
 }

@@ -17,6 +17,7 @@ mod script;
 mod server;
 mod site;
 mod socket;
+mod tap;
 mod throttle;
 mod window;
 
@@ -39,6 +40,7 @@ pub use script::{Browser, Script};
 pub use server::Server;
 pub use site::{Site, Visit};
 pub use socket::{Event, Refusal, Socket, Via};
+pub use tap::Tap;
 pub use throttle::Throttle;
 pub use window::Window;
 

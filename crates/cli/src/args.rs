@@ -309,7 +309,8 @@ impl Environment {
         Self {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
             relay_token: read("SPACEPORT_RELAY_TOKEN").map(Redacted::new),
-            state_dir: base.join("spaceport"),
+            state_dir: read("SPACEPORT_STATE_DIR")
+                .map_or_else(|| base.join("spaceport"), PathBuf::from),
             home: read("HOME").map(PathBuf::from),
             config_dir: read("SPACEPORT_CONFIG_DIR").map_or_else(config_home, PathBuf::from),
             wayland: read("WAYLAND_DISPLAY").is_some(),

@@ -38,7 +38,7 @@ use crate::service::{Service, blocking};
 use crate::storage::Storage;
 use crate::targets::Targets;
 use crate::teleport::{self, Teleport};
-use crate::{consent, grpc, http};
+use crate::{consent, files, grpc, http};
 
 /// How long connections get to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -294,6 +294,7 @@ fn assemble(
         .merge(consent::routes(service.clone()))
         .merge(websocket::router(media))
         .merge(whep::http::router(peers))
+        .merge(files::routes(service.clone()))
         .merge(grpc::routes(service.clone()).layer(cross_origin()))
         .fallback(http::not_found)
         .layer(middleware::from_fn(http::explain))

@@ -10,6 +10,7 @@ mod auth;
 pub mod config;
 mod consent;
 pub mod doctor;
+mod files;
 mod gate;
 mod grpc;
 mod http;

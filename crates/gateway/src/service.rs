@@ -13,6 +13,7 @@ use spaceport_relay::{Uplink, Via};
 use spaceport_session::{
     Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
 };
+use spaceport_teleport::stream::FEATURE;
 use spaceport_transport::quic;
 use spaceport_types::{
     Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, MediaKey, Redacted, Result, SessionId,
@@ -336,6 +337,13 @@ impl Service {
                     Feature { name: "filesystem", supported: true, limitation: String::new() }
                 }
                 None => missing("filesystem", "started without a home"),
+            },
+            match (&self.inner.storage, self.seal_key().is_empty()) {
+                (Some(_), false) => {
+                    Feature { name: FEATURE, supported: true, limitation: String::new() }
+                }
+                (Some(_), true) => missing(FEATURE, "there is no key that it could be sealed to"),
+                (None, _) => missing(FEATURE, "started without a home"),
             },
             missing("fs_watch", "changes are not watched"),
             missing("process", "no processes are run for clients"),

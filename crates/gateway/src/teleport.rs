@@ -12,6 +12,7 @@ use spaceport_teleport::inbox::{Chunk, Commit, Inbox, Progress, Wiped};
 use spaceport_teleport::manifest::App;
 use spaceport_teleport::provider::Receiver;
 use spaceport_teleport::receipt::Receipt;
+use spaceport_teleport::seal::line;
 use spaceport_teleport::{Digest, bundle};
 use spaceport_types::{Error, Kind, Result};
 
@@ -103,6 +104,19 @@ impl Service {
     pub fn seal_key(&self) -> Bytes {
         let key = self.inbox().map(|inbox| inbox.public_key().as_bytes().to_vec());
         key.unwrap_or_default().into()
+    }
+
+    /// Takes a call that is sealed to this Space's key.
+    ///
+    /// # Errors
+    ///
+    /// As [`line::take`]; `host_capability_missing` where there is no key.
+    pub(crate) fn take_call(
+        &self,
+        purpose: &str,
+        header: &[u8; line::HEADER_LEN],
+    ) -> Result<line::Taken> {
+        line::take(self.inbox()?.identity(), purpose, header)
     }
 
     /// The request behind a link to the consent page.

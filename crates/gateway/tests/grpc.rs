@@ -448,7 +448,6 @@ async fn reflection_lists_what_is_served() {
             "cua.env.v1.TeleportService",
             "cua.env.v1.WindowsService",
             "grpc.reflection.v1.ServerReflection",
-            "spaceport.files.v1.Files",
         ]
     );
     let symbol = MessageRequest::FileContainingSymbol("cua.env.v1.StreamService".into());

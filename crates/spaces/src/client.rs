@@ -4,17 +4,26 @@
 //! kind, cause, hint and facts. What another server of the contract says is translated by its
 //! reason, so that callers need to know one set of kinds.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use futures_util::Stream;
-use http::Uri;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::uri::PathAndQuery;
+use http::{HeaderValue, Uri};
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use hyper::body::{Body as _, Frame};
 use prost::Message;
 use spaceport_types::{Cause, Disposition, Error, Issue, Kind, Redacted, Result};
 use spaceport_wire::pb::{self, ErrorReason};
 use spaceport_wire::status;
+use tonic::body::Body;
 use tonic::client::Grpc;
+use tonic::codegen::Service;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, IntoStreamingRequest, Request, Status, Streaming};
@@ -45,6 +54,7 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 #[derive(Clone)]
 pub struct Client {
     address: Address,
+    channel: Channel,
     grpc: Grpc<Channel>,
     authorization: Option<MetadataValue<tonic::metadata::Ascii>>,
 }
@@ -89,10 +99,11 @@ impl Client {
                 Some(value)
             }
         };
-        let grpc = Grpc::with_origin(endpoint.connect_lazy(), origin)
+        let channel = endpoint.connect_lazy();
+        let grpc = Grpc::with_origin(channel.clone(), origin)
             .max_decoding_message_size(LARGEST)
             .max_encoding_message_size(LARGEST);
-        Ok(Self { address: address.clone(), grpc, authorization })
+        Ok(Self { address: address.clone(), channel, grpc, authorization })
     }
 
     /// Where the Space is.
@@ -199,6 +210,69 @@ impl Client {
         Ok(answer.map_err(|status| self.error(method, &status))?.into_inner())
     }
 
+    /// A request whose body and whose answer go on side by side, with the Space's token: `path` comes
+    /// after the Space's address. What comes back ends with an error when the connection does.
+    ///
+    /// # Errors
+    ///
+    /// What the Space refused it with; `spacesd_not_available`.
+    pub async fn converse(
+        &self,
+        path: &'static str,
+        media_type: &'static str,
+        body: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let unusable = |error: http::Error| {
+            Error::new(Kind::Internal, format!("`{path}` is no path")).source(error)
+        };
+        let body = StreamBody::new(body.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))));
+        let mut request = http::Request::post(format!("{}{path}", self.address))
+            .header(CONTENT_TYPE, media_type)
+            .body(Body::new(body))
+            .map_err(unusable)?;
+        if let Some(authorization) = &self.authorization {
+            let mut value = HeaderValue::from_bytes(authorization.as_bytes())
+                .map_err(|error| unusable(error.into()))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let mut channel = self.channel.clone();
+        let ready = std::future::poll_fn(|cx| Service::poll_ready(&mut channel, cx)).await;
+        ready.map_err(|error| self.unavailable(&error).operation(path))?;
+        let answer = Service::call(&mut channel, request).await;
+        let answer = answer.map_err(|error| self.unavailable(&error).operation(path))?;
+        let (head, mut body) = answer.into_parts();
+        if head.status != http::StatusCode::OK {
+            let problem = Limited::new(body, LARGEST_PROBLEM).collect().await;
+            let problem = problem.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            return Err(refused(head.status, &problem).operation(path));
+        }
+        let client = self.clone();
+        Ok(Box::pin(futures_util::stream::poll_fn(move |cx| {
+            let frame = ready!(std::pin::Pin::new(&mut body).poll_frame(cx));
+            Poll::Ready(match frame {
+                None => None,
+                Some(Ok(frame)) => Some(Ok(frame.into_data().unwrap_or_default())),
+                Some(Err(status)) => Some(Err(client
+                    .unavailable(&status)
+                    .disposition(Disposition::UnknownAfterDispatch)
+                    .operation(path))),
+            })
+        })))
+    }
+
+    /// What a Space means that says in the middle of something why it goes no further: the parts of a
+    /// gRPC status.
+    pub fn failure(
+        &self,
+        method: &'static str,
+        code: i32,
+        message: String,
+        details: Bytes,
+    ) -> Error {
+        self.error(method, &Status::with_details(Code::from(code), message, details))
+    }
+
     async fn ready(&self, method: &'static str) -> Result<(Grpc<Channel>, PathAndQuery)> {
         let mut grpc = self.grpc.clone();
         grpc.ready().await.map_err(|error| self.unavailable(&error).operation(method))?;
@@ -257,6 +331,35 @@ impl Client {
             Some(why) if why.len() < LONGEST_REASON => error.source(std::io::Error::other(why)),
             _ => error,
         }
+    }
+}
+
+/// Bytes of an error's document that are read.
+const LARGEST_PROBLEM: usize = 64 << 10;
+
+/// What a Space means that refuses a request over plain HTTP.
+pub(crate) fn refused(status: http::StatusCode, body: &[u8]) -> Error {
+    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let word = |name: &str| problem.get(name).cloned().unwrap_or_default();
+    let said = word("message").as_str().map(|it| it.chars().take(LONGEST_REASON).collect());
+    let message: String =
+        said.unwrap_or_else(|| format!("the Space answered with status {status}"));
+    let kind = serde_json::from_value(word("kind")).unwrap_or(match status.as_u16() {
+        401 => Kind::Unauthenticated,
+        403 => Kind::PermissionDenied,
+        404 => Kind::NotFound,
+        429 => Kind::LimitExceeded,
+        502..=504 => Kind::SpacesdNotAvailable,
+        _ => Kind::Env,
+    });
+    let cause = serde_json::from_value::<Cause>(word("cause")).ok();
+    let error = match cause.filter(|cause| cause.kind() == kind) {
+        Some(cause) => Error::because(cause, message),
+        None => Error::new(kind, message),
+    };
+    match word("hint").as_str() {
+        Some(hint) => error.hint(hint.chars().take(LONGEST_REASON).collect::<String>()),
+        None => error,
     }
 }
 

@@ -8,7 +8,6 @@
 
 mod address;
 mod client;
-pub mod files;
 mod info;
 pub mod media;
 mod registry;

@@ -106,18 +106,7 @@ fn lost() -> Error {
 
 /// What the Space said instead of opening the socket.
 fn refused(answer: &http::Response<Option<Vec<u8>>>) -> Error {
-    let body = answer.body().as_deref().unwrap_or_default();
-    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let word = |name: &str| problem.get(name).cloned().unwrap_or_default();
-    let message = word("message").as_str().map(str::to_owned);
-    let message = message
-        .unwrap_or_else(|| format!("the media socket answered with status {}", answer.status()));
-    let kind = serde_json::from_value(word("kind")).unwrap_or(Kind::Env);
-    let cause = serde_json::from_value::<Cause>(word("cause")).ok();
-    match cause.filter(|cause| cause.kind() == kind) {
-        Some(cause) => Error::because(cause, message),
-        None => Error::new(kind, message),
-    }
+    crate::client::refused(answer.status(), answer.body().as_deref().unwrap_or_default())
 }
 
 fn closed(code: Option<u16>) -> Error {

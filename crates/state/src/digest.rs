@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use spaceport_types::{Error, Kind};
 
 /// A SHA-256. As text, and in JSON, 64 lowercase hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl fmt::Display for Digest {

@@ -9,7 +9,9 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod bundle;
+pub mod carry;
 pub mod consent;
+pub mod contract;
 pub mod files;
 mod hex;
 mod id;
@@ -23,6 +25,7 @@ mod outbox;
 #[doc(hidden)]
 pub mod outside;
 pub mod package;
+mod padding;
 mod path;
 pub mod payload;
 pub mod provider;
@@ -49,6 +52,7 @@ pub use provider::Provider;
 pub use root::Root;
 pub use spaceport_state::Digest;
 use spaceport_state::{digest, private};
+pub use trust::Keys;
 
 /// The providers of all apps whose state can move.
 pub fn providers() -> Vec<&'static dyn Provider> {

@@ -13,10 +13,14 @@ use spaceport_types::{Cause, Error, Kind, Result};
 
 use crate::Digest;
 use crate::bundle::{Expected, Reader, Totals, Writer};
+use crate::padding::padded;
 use crate::payload::{Head, MAX_RECORDS, Payload, PayloadWriter, Record};
 
 /// Bytes that stay free on a disk that a payload is unpacked to: the machine goes on working.
 const SPARE: u64 = 64 << 20;
+
+/// Bundles up to this length are all of one.
+const SHORTEST: u64 = 16 << 10;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +49,8 @@ impl Verified {
     }
 }
 
-/// Writes a payload as a bundle. `progress` is told how many bytes of it are done, and can
+/// Writes a payload as a bundle, with zeros behind it that hide how long it is: who sees it sealed does
+/// not see whether there is one password in it or three. `progress` is told how many bytes of it are done, and can
 /// stop it.
 ///
 /// # Errors
@@ -61,14 +66,35 @@ pub fn pack<W: Write>(
     let contents = serde_json::to_vec(&contents).map_err(|error| {
         Error::new(Kind::Internal, "the contents of a bundle are not JSON").source(error)
     })?;
-    let mut writer = Writer::new(out, &contents)?;
+    let mut writer = Writer::new(Counting { out, length: 0 }, &contents)?;
     let mut done = 0;
     for (index, record) in payload.records().iter().enumerate() {
         writer.file(&expected(record), payload.open(index)?)?;
         done += record.len;
         progress(done)?;
     }
-    writer.finish()
+    let (Counting { mut out, length }, totals) = writer.finish()?;
+    let zeros = padded(length, SHORTEST) - length;
+    io::copy(&mut io::repeat(0).take(zeros), &mut out)?;
+    Ok((out, totals))
+}
+
+/// Counts what is written.
+struct Counting<W> {
+    out: W,
+    length: u64,
+}
+
+impl<W: Write> Write for Counting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Reads a bundle into a private folder below `parent`, and checks all of it.
@@ -126,4 +152,51 @@ fn make_room(records: &[Record], parent: &Path) -> Result<()> {
 
 fn expected(record: &Record) -> Expected {
     Expected { len: record.len, sha256: record.sha256.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{App, Scope};
+    use crate::payload::{Entry, ItemPath, RecordKind};
+    use crate::scratch::Scratch;
+
+    fn packed(secret: &[u8]) -> Vec<u8> {
+        let scratch = Scratch::new();
+        let head = Head {
+            app: App::Firefox,
+            scope: Scope::Session,
+            profile: "p".to_owned(),
+            app_version: None,
+            home: "/home/a".into(),
+        };
+        let mut writer = PayloadWriter::create(scratch.path(), head).unwrap();
+        let entry = Entry {
+            item: "Cookies".to_owned(),
+            kind: RecordKind::File,
+            path: ItemPath::new("secret").unwrap(),
+            is_executable: false,
+            modified_ns: 0,
+            is_secret: true,
+        };
+        writer.add(entry, &mut &*secret).unwrap();
+        let payload = writer.finish();
+        pack(&payload, Digest([0; 32]), Vec::new(), &mut |_| Ok(())).unwrap().0
+    }
+
+    #[test]
+    fn how_long_a_secret_is_does_not_show() {
+        let mut noise = vec![0; 9_000];
+        getrandom::fill(&mut noise).unwrap();
+        let (short, long) = (packed(b"hunter2"), packed(&noise));
+        assert_eq!(short.len(), long.len());
+        let scratch = Scratch::new();
+        let read = unpack(&long[..], scratch.path()).unwrap();
+        assert_eq!(read.payload().bytes(), 9_000);
+        // Nothing but zeros may follow.
+        let mut changed = long;
+        *changed.last_mut().unwrap() = 1;
+        let error = unpack(&changed[..], scratch.path()).unwrap_err();
+        assert_eq!(error.cause(), Some(Cause::CorruptBundle));
+    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt as _, stream};
 use sha2::{Digest as _, Sha256};
-use spaceport_spaces::{Client, Route};
+use spaceport_spaces::Client;
 use spaceport_types::{Cause, Error, Kind, Result, Retry};
 use spaceport_wire::pb;
 
@@ -24,7 +24,6 @@ use crate::outbox::{Outbox, Sealed};
 use crate::payload::{Head, PayloadWriter};
 use crate::provider::Provider;
 use crate::receipt::Receipt;
-use crate::seal::PublicKey;
 use crate::staging::{self, Staging};
 use crate::trust::Trust;
 use crate::{Digest, Machine};
@@ -236,8 +235,7 @@ impl Source {
         push: &Push,
         now: SystemTime,
     ) -> Result<Destination> {
-        let known: pb::GetCapabilitiesResponse =
-            space.call("SystemService/GetCapabilities", pb::GetCapabilitiesRequest {}).await?;
+        let (known, key) = crate::trust::known(space).await?;
         let request =
             pb::GetManifestRequest { app: push.app.to_string(), scope: scope(push.scope).into() };
         let receiver: pb::GetManifestResponse =
@@ -264,20 +262,12 @@ impl Source {
             .with("expected", bundle::VERSION)
             .hint("Use the same version of spaceport there"));
         }
-        if known.machine_seal_public_key.is_empty() {
-            let hint = "Use a version of spaceport there that has a seal key";
-            return Err(match address.route() {
-                Route::Relay { .. } => Error::because(
-                    Cause::RelayUnsealed,
-                    "a relay is between, and the Space has no key to seal to",
-                ),
-                Route::Direct => {
-                    Error::because(Cause::KeyUnavailable, "the Space has no key to seal to")
-                }
-            }
-            .hint(hint));
-        }
-        let key = PublicKey::from_bytes(&known.machine_seal_public_key)?;
+        let Some(key) = key else {
+            return Err(crate::trust::unsealed(space, || {
+                Error::because(Cause::KeyUnavailable, "the Space has no key to seal to")
+                    .hint("Use a version of spaceport there that has a seal key")
+            }));
+        };
         let url = address.to_string();
         let (trust, named) = (Trust::at(&self.folder), push.trust_key.clone());
         let space = url.clone();

@@ -5,11 +5,59 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use spaceport_spaces::{Client, Route};
 use spaceport_types::{Cause, Error, Result};
+use spaceport_wire::pb;
 
 use crate::ledger::{Event, Ledger, millis};
 use crate::private;
 use crate::seal::PublicKey;
+
+/// How the keys of Spaces are judged.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// The teleport folder, which has the keys that were seen before.
+    pub folder: PathBuf,
+    /// The fingerprint that a person has compared.
+    pub named: Option<String>,
+}
+
+impl Keys {
+    /// Lets a key through that is the one this Space has always had, or that a person has named.
+    pub(crate) fn check(&self, space: &str, key: PublicKey, now: SystemTime) -> Result<()> {
+        private::folder(&self.folder)?;
+        Trust::at(&self.folder).check(space, key, self.named.as_deref(), now)
+    }
+}
+
+/// What a Space can do, and the key that what crosses to it is sealed to, if it has one.
+pub(crate) async fn known(
+    space: &Client,
+) -> Result<(pb::GetCapabilitiesResponse, Option<PublicKey>)> {
+    let known: pb::GetCapabilitiesResponse =
+        space.call("SystemService/GetCapabilities", pb::GetCapabilitiesRequest {}).await?;
+    let key = match &known.machine_seal_public_key[..] {
+        [] => None,
+        key => Some(PublicKey::from_bytes(key)?),
+    };
+    Ok((known, key))
+}
+
+/// The error for a Space that nothing can be sealed to. Through a relay that is refused, whatever
+/// else could be done.
+pub(crate) fn unsealed(space: &Client, direct: impl FnOnce() -> Error) -> Error {
+    match space.address().route() {
+        Route::Relay { .. } => Error::because(
+            Cause::RelayUnsealed,
+            "a relay is between, and nothing can be sealed to the Space",
+        )
+        .with("space", space.address())
+        .hint(
+            "Use a version of spaceport there that has a seal key, or go there without the relay",
+        ),
+        Route::Direct => direct(),
+    }
+}
 
 /// What is known of the keys of Spaces, in one file of a teleport folder.
 #[derive(Clone, Debug)]
@@ -85,6 +133,21 @@ mod tests {
 
     use super::*;
     use crate::seal::Identity;
+
+    #[tokio::test]
+    async fn where_a_relay_is_between_nothing_goes_unsealed() {
+        let other = || Error::because(Cause::KeyUnavailable, "there is no key");
+        for (address, cause) in [
+            ("http://relay.example/m/machine-1", Cause::RelayUnsealed),
+            ("https://relay.example:8443/m/machine-1", Cause::RelayUnsealed),
+            ("http://10.0.0.7:3211", Cause::KeyUnavailable),
+            ("http://10.0.0.7:3211/prefix", Cause::KeyUnavailable),
+        ] {
+            let address = spaceport_spaces::Address::parse(address).unwrap();
+            let space = Client::new(&address, None).unwrap();
+            assert_eq!(unsealed(&space, other).cause(), Some(cause), "{address}");
+        }
+    }
 
     #[test]
     fn a_key_is_kept_and_a_changed_one_is_refused_until_it_is_named() {

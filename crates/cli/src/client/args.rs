@@ -182,6 +182,10 @@ pub(crate) struct How {
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) opened: Opened,
+    /// The fingerprint of the Space's key, once you have compared it with `spaceport teleport key`
+    /// there. Needed where the key has changed.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub(crate) trust_key: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,13 +1,14 @@
 //! `spaceport send` and `spaceport download`.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use spaceport_spaces::Client;
 use spaceport_teleport::receive::Conflict;
-use spaceport_teleport::stream::{Cancel, Fetch, LeftOut, Send, Step, Watch, fetch, send};
+use spaceport_teleport::stream::{Cancel, Fetch, LeftOut, Send, Step, Watch};
+use spaceport_teleport::{Keys, carry};
 use spaceport_types::{Error, Kind, Result};
 
 use super::args::{self, Policy};
@@ -27,10 +28,12 @@ pub(crate) fn send_files(wanted: args::Send, json: bool, agent: bool) -> Result<
         into: wanted.into.unwrap_or_default(),
         conflict: wanted.how.conflict.into(),
         everything: wanted.how.no_ignore,
+        listed: false,
     };
+    let keys = keys(wanted.how.trust_key);
     let sent = run("Sending", json || agent, async |watch, cancel| {
         let space = Client::new(&space.address, space.token.as_ref())?;
-        self::send(&space, &send, watch, cancel).await
+        carry::send(&space, &send, &keys, watch, cancel, now()).await
     })?;
     if json {
         render::json(&sent);
@@ -61,13 +64,14 @@ pub(crate) fn download(wanted: args::Download, json: bool, agent: bool) -> Resul
     let fetch = Fetch {
         paths,
         into,
-        state: Environment::read().state_dir.join("downloads"),
+        state: staged(),
         conflict: wanted.how.conflict.into(),
         everything: wanted.how.no_ignore,
     };
+    let keys = keys(wanted.how.trust_key);
     let fetched = run("Downloading", json || agent, async |watch, cancel| {
         let space = Client::new(&space.address, space.token.as_ref())?;
-        self::fetch(&space, &fetch, watch, cancel, now()).await
+        carry::fetch(&space, &fetch, &keys, watch, cancel, now()).await
     })?;
     if json {
         render::json(&fetched);
@@ -83,6 +87,16 @@ pub(crate) fn download(wanted: args::Download, json: bool, agent: bool) -> Resul
     done("Downloaded", &counted);
     names(&fetched.destination, &fetched.names);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where notes of what is staged are kept.
+pub(crate) fn staged() -> PathBuf {
+    Environment::read().state_dir.join("downloads")
+}
+
+/// The keys of Spaces that were seen before; `named` is the one that a person has compared.
+pub(crate) fn keys(named: Option<String>) -> Keys {
+    Keys { folder: Environment::read().state_dir.join("teleport"), named }
 }
 
 /// Runs a transfer with its progress shown. The first signal gives it up, and waits until nothing is

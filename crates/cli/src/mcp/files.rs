@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
-use spaceport_spaces::files::{
-    Download, Downloaded, SendFile, Sent, Upload, Uploaded, Watched, Write, Written,
+use serde::Serialize;
+use spaceport_teleport::carry;
+use spaceport_teleport::contract::{
+    self, Download, Downloaded, SendFile, Sent, Upload, Uploaded, Watched, Write, Written,
 };
+use spaceport_teleport::receive::Conflict;
 use spaceport_types::Result;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,6 +21,8 @@ use super::User;
 use super::consent::Asker;
 use super::parameters as of;
 use crate::args::Environment;
+use crate::client::files::{keys, staged};
+use crate::client::now;
 
 /// How often a caller is told how far it is.
 const REPORT: Duration = Duration::from_millis(200);
@@ -38,33 +43,48 @@ pub(crate) struct Call {
 
 pub(crate) async fn send_file(user: User, it: of::SendFile) -> Result<Sent> {
     let send = SendFile {
-        space: it.space,
         path: local(&it.path),
+        conflict: Conflict::Rename,
         target_directory: it.target_directory.unwrap_or_default(),
         respect_ignorefiles: it.respect_ignorefiles.unwrap_or(true),
     };
-    let spaces = user.spaces;
-    user.call.watch(|watched| async move { spaces.send_file(send, &watched).await }).await
+    let (space, _) = user.spaces.client(&it.space)?;
+    let work =
+        |watched| async move { carry::send_file(&space, send, &keys(None), &watched, now()).await };
+    user.call.watch(work).await
 }
 
 pub(crate) async fn upload(user: User, it: of::Upload) -> Result<Uploaded> {
-    let upload = Upload { space: it.space, path: local(&it.path), dest: it.dest };
-    let spaces = user.spaces;
-    user.call.watch(|watched| async move { spaces.upload(upload, &watched).await }).await
+    let upload = Upload { path: local(&it.path), dest: it.dest };
+    let (space, _) = user.spaces.client(&it.space)?;
+    user.call.watch(|watched| async move { contract::upload(&space, upload, &watched).await }).await
 }
 
 pub(crate) async fn download(user: User, it: of::Download) -> Result<Downloaded> {
     let dest = it.dest.filter(|dest| !dest.is_empty());
     let dest = local(dest.as_deref().unwrap_or(DOWNLOADS));
-    let download = Download { space: it.space, path: it.path, dest };
-    let spaces = user.spaces;
-    user.call.watch(|watched| async move { spaces.download(download, &watched).await }).await
+    let dest = std::path::absolute(dest)?;
+    let download = Download { path: it.path, dest };
+    let (space, _) = user.spaces.client(&it.space)?;
+    let work = |watched| async move {
+        carry::download(&space, download, staged(), &keys(None), &watched, now()).await
+    };
+    user.call.watch(work).await
 }
 
-pub(crate) async fn write(user: User, it: of::SpaceWrite) -> Result<Written> {
-    let write = Write { space: it.space, path: it.path, content: it.content };
-    let spaces = user.spaces;
-    user.call.watch(|watched| async move { spaces.write(write, &watched).await }).await
+pub(crate) async fn write(user: User, it: of::SpaceWrite) -> Result<SpaceWritten> {
+    let write = Write { path: it.path, content: it.content };
+    let (client, space) = user.spaces.client(&it.space)?;
+    let work = |watched| async move { contract::write(&client, write, &watched).await };
+    Ok(SpaceWritten { space, written: user.call.watch(work).await? })
+}
+
+/// A text that was written, and where.
+#[derive(Serialize)]
+pub(crate) struct SpaceWritten {
+    space: String,
+    #[serde(flatten)]
+    written: Written,
 }
 
 /// A path of this machine, from the home where it starts with `~`.

@@ -1,4 +1,4 @@
-//! The gRPC surface: `cua.env.v1`, and our own `spaceport.files.v1`, over HTTP/2, and as gRPC-Web (binary) over either HTTP version.
+//! The gRPC surface: `cua.env.v1` over HTTP/2, and as gRPC-Web (binary) over either HTTP version.
 //!
 //! The services only translate to and from [`Service`]. What they all share is here: the Space
 //! token, one size limit, reflection, and that every failure leaves with the typed detail of
@@ -7,7 +7,6 @@
 mod computer;
 mod convert;
 mod error;
-mod files;
 mod filesystem;
 mod process;
 mod receive;
@@ -29,7 +28,7 @@ use spaceport_wire::pb;
 use tonic::{Code, Status};
 use tonic_web::GrpcWebLayer;
 
-pub(crate) use error::{error_response, is_grpc};
+pub(crate) use error::{error_response, is_grpc, status};
 
 use crate::service::Service;
 use crate::{auth, http as surface};
@@ -40,7 +39,6 @@ use generated::stream_service_server::{SERVICE_NAME as STREAM, StreamServiceServ
 use generated::system_service_server::{SERVICE_NAME as SYSTEM, SystemServiceServer};
 use generated::teleport_service_server::{SERVICE_NAME as TELEPORT, TeleportServiceServer};
 use generated::windows_service_server::{SERVICE_NAME as WINDOWS, WindowsServiceServer};
-use generated_files::files_server::{FilesServer, SERVICE_NAME as FILES};
 
 /// The largest message either way. The deployed clients allow as much, and a transfer manifest of
 /// 200,000 entries is one message.
@@ -67,7 +65,6 @@ pub(crate) fn routes(service: Service) -> Router {
             .with_service_name(TELEPORT)
             .with_service_name(FILESYSTEM)
             .with_service_name(PROCESS)
-            .with_service_name(FILES)
             .with_service_name("grpc.reflection.v1.ServerReflection")
     };
     const VALID: &str = "the descriptor set comes from the compiler that made the types";
@@ -83,7 +80,6 @@ pub(crate) fn routes(service: Service) -> Router {
         .route_service("/cua.env.v1.TeleportService/{method}", server!(TeleportServiceServer))
         .route_service("/cua.env.v1.FilesystemService/{method}", server!(FilesystemServiceServer))
         .route_service("/cua.env.v1.ProcessService/{method}", server!(ProcessServiceServer))
-        .route_service("/spaceport.files.v1.Files/{method}", server!(FilesServer))
         .route_service("/grpc.reflection.v1.ServerReflection/{method}", reflection)
         .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", reflection_alpha)
         .layer(GrpcWebLayer::new())
@@ -187,16 +183,4 @@ fn unsupported(path: &str) -> Error {
 )]
 mod generated {
     tonic::include_proto!("cua.env.v1");
-}
-
-/// The same for our own packages.
-#[expect(
-    clippy::allow_attributes,
-    clippy::allow_attributes_without_reason,
-    unreachable_pub,
-    unused_qualifications,
-    reason = "generated"
-)]
-mod generated_files {
-    tonic::include_proto!("spaceport.files.v1");
 }

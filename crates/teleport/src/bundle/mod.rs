@@ -5,6 +5,7 @@
 //! contents    one frame
 //! per file    'F' · one frame
 //! trailer     'E' · files u64 · bytes u64 · SHA-256 of all before it
+//! zeros       any number of them
 //! frame       u32 length + that many bytes, up to 1 MiB, again and again; then u32 0
 //! ```
 //!

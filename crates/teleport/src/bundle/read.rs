@@ -73,7 +73,7 @@ impl<R: Read> Reader<R> {
         Ok(File { frame, hash: Sha256::new(), sha256: expected.sha256 })
     }
 
-    /// Reads the trailer, and that nothing follows it.
+    /// Reads the trailer, and that nothing but zeros follows it.
     ///
     /// # Errors
     ///
@@ -105,9 +105,13 @@ impl<R: Read> Reader<R> {
         }
         // What lies behind the trailer was never checked, and a sealed stream ends only after the
         // chunk that says so.
-        match input.read(&mut [0])? {
-            0 => Ok(self.totals),
-            _ => Err(corrupt("something follows the bundle's trailer")),
+        let mut zeros = [0; 4096];
+        loop {
+            match input.read(&mut zeros)? {
+                0 => return Ok(self.totals),
+                count if zeros.get(..count).is_some_and(|it| it.iter().all(|&byte| byte == 0)) => {}
+                _ => return Err(corrupt("something follows the bundle's trailer")),
+            }
         }
     }
 }

@@ -152,6 +152,11 @@ impl Inbox {
         self.identity.public()
     }
 
+    /// That key, whole.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// Where apps live here.
     pub fn machine(&self) -> &Machine {
         &self.machine

@@ -3,32 +3,31 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc as wait;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use spaceport_spaces::Client;
 use spaceport_types::{Cause, Error, Kind, Result};
-use spaceport_wire::pb::files as pb;
-use tokio::sync::{Notify, mpsc, oneshot};
+use spaceport_wire::pb::files::{self as pb, frame::Frame};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::give::{Giving, entries, give, standing};
 use super::pack::corrupt;
-use super::take::{Declaring, Taker, begin, begun, shown};
-use super::walk::{LeftOut, Listing, Source};
+use super::take::{Declaring, begin, begun, shown};
+use super::talk::{Cancel, Cutter, Queues, START, Said, Talk, cancelled, listen};
+use super::walk::{Item, LeftOut, Listing, Source};
+use super::{FEATURE, MEDIA_TYPE, QUEUE, Verb};
 use crate::digest::Digest;
 use crate::receive::{Begin, Committed, Config, Conflict, DEFAULT_TTL, Receiver, Standing};
+use crate::seal::PublicKey;
+use crate::seal::line::Call;
+use crate::trust::{Keys, known};
 use crate::{hex, raw};
-
-const SEND: &str = "spaceport.files.v1.Files/Send";
-const FETCH: &str = "spaceport.files.v1.Files/Fetch";
-
-/// Packs that wait for the network. One more is being filled; what else is on its way is the
-/// connection's window.
-const QUEUE: usize = 2;
 
 /// How often a stream that broke off is begun again before the caller is asked to.
 const TRIES: u32 = 3;
@@ -39,8 +38,8 @@ const DELAY: Duration = Duration::from_millis(250);
 /// How long the other side may take to hear that a transfer is given up.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
-/// How often a thread that waits looks whether it still should.
-const LOOK: Duration = Duration::from_millis(50);
+/// Bytes that are handed to the network in one piece: the other side holds as many in one buffer.
+const PIECE: usize = 64 << 10;
 
 /// What is sent, and how.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +52,8 @@ pub struct Send {
     pub conflict: Conflict,
     /// Whether what ignore files leave out is sent all the same.
     pub everything: bool,
+    /// Whether [`Sent::listed`] is wanted.
+    pub listed: bool,
 }
 
 /// What is fetched, and how.
@@ -71,7 +72,7 @@ pub struct Fetch {
 }
 
 /// What came of a [`send`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sent {
     /// The transfer's name.
     pub transfer_id: String,
@@ -95,10 +96,27 @@ pub struct Sent {
     pub skipped_count: u64,
     /// What was not sent.
     pub left_out: LeftOut,
+    /// Some of what ignore files left out.
+    #[serde(skip)]
+    pub ignored: Vec<String>,
+    /// Every file, where that was wanted.
+    #[serde(skip)]
+    pub listed: Vec<Listed>,
+}
+
+/// A file that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// From the name of what was sent on.
+    pub path: String,
+    /// Its bytes.
+    pub size: u64,
+    /// Its SHA-256.
+    pub sha256: Digest,
 }
 
 /// What came of a [`fetch`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fetched {
     /// The folder that everything went to.
     pub destination: String,
@@ -118,6 +136,9 @@ pub struct Fetched {
     pub skipped: Vec<String>,
     /// How many of them there are.
     pub skipped_count: u64,
+    /// What the file hashes to, if it is one.
+    #[serde(skip)]
+    pub single: Option<Digest>,
 }
 
 /// How far it is.
@@ -139,42 +160,24 @@ pub enum Step {
 /// Who is told.
 pub type Watch = Arc<dyn Fn(Step) + std::marker::Send + Sync>;
 
-/// Gives a transfer up. Cloning it makes another handle.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel {
-    shared: Arc<(AtomicBool, Notify)>,
-}
-
-impl Cancel {
-    /// The transfer is to end, and leave nothing behind.
-    pub fn cancel(&self) {
-        self.shared.0.store(true, Ordering::Release);
-        self.shared.1.notify_waiters();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.shared.0.load(Ordering::Acquire)
-    }
-
-    async fn cancelled(&self) {
-        loop {
-            let notified = self.shared.1.notified();
-            if self.is_cancelled() {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
-
 /// Sends files and folders to a Space. The same again after it broke off goes on where it was.
 ///
 /// # Errors
 ///
 /// `transfer_failed` with the cause and the entry; with `peer_gone`, the same call can go on later.
+/// `teleport_refused` with `key_unavailable` for another key than is known, or with `relay_unsealed`;
+/// `capability_missing` with the feature [`FEATURE`] where the Space takes only what the contract has;
 /// `cancelled`; what the Space says.
-pub async fn send(space: &Client, wanted: &Send, watch: &Watch, cancel: &Cancel) -> Result<Sent> {
+pub async fn send(
+    space: &Client,
+    wanted: &Send,
+    keys: &Keys,
+    watch: &Watch,
+    cancel: &Cancel,
+    wall: SystemTime,
+) -> Result<Sent> {
     watch(Step::Looking);
+    let key = key(space, keys, wall).await?;
     let (paths, everything) = (wanted.paths.clone(), wanted.everything);
     let listing = blocking(move || {
         let sources = paths.iter().map(|path| Source::at(path)).collect::<Result<_>>()?;
@@ -186,9 +189,11 @@ pub async fn send(space: &Client, wanted: &Send, watch: &Watch, cancel: &Cancel)
         destination: wanted.into.clone(),
         conflict: conflict(wanted.conflict).into(),
     };
-    let bytes = Arc::new(AtomicU64::new(0));
-    let (end, resumed, done) = again(space, cancel, async || {
-        send_once(space, &begin, &listing, watch, cancel, &bytes).await
+    let line = &Line::new(space, &key, Verb::Send, cancel);
+    let listed = wanted.listed;
+    let (end, resumed, done, files) = again(space, cancel, || {
+        let (begin, listing, watch) = (begin.clone(), Arc::clone(&listing), Arc::clone(watch));
+        line.run(move |line| sending(line, begin, &listing, listed, &watch))
     })
     .await?;
     Ok(Sent {
@@ -198,12 +203,35 @@ pub async fn send(space: &Client, wanted: &Send, watch: &Watch, cancel: &Cancel)
         files: done.files,
         bytes: done.bytes,
         resumed_bytes: resumed,
-        wire_bytes: bytes.load(Ordering::Relaxed),
+        wire_bytes: line.sent.load(Ordering::Relaxed),
         sha256: end,
         skipped: shown(&done.skipped),
         skipped_count: done.skipped_count,
         left_out: listing.left_out,
+        ignored: listing.ignored.iter().map(|path| raw(path)).collect(),
+        listed: files,
     })
+}
+
+/// The key that what crosses to the Space is sealed to.
+async fn key(space: &Client, keys: &Keys, wall: SystemTime) -> Result<PublicKey> {
+    let (known, key) = known(space).await?;
+    let serves = known.features.iter().any(|it| it.name == FEATURE && it.supported);
+    let missing = || {
+        Error::new(
+            Kind::CapabilityMissing,
+            format!(
+                "the Space at {} takes files only as the public contract has it",
+                space.address()
+            ),
+        )
+        .with("feature", FEATURE)
+    };
+    let Some(key) = key.filter(|_| serves) else {
+        return Err(crate::trust::unsealed(space, missing));
+    };
+    let (url, keys) = (space.address().to_string(), keys.clone());
+    blocking(move || keys.check(&url, key, wall).map(|()| key)).await
 }
 
 /// A step of a stream: what failed, and whether the other side had already begun.
@@ -219,10 +247,10 @@ impl From<Error> for Broken {
 }
 
 /// Begins again what broke off.
-async fn again<T>(
+async fn again<T, F: Future<Output = Result<T, Broken>>>(
     space: &Client,
     cancel: &Cancel,
-    once: impl AsyncFn() -> Result<T, Broken>,
+    once: impl Fn() -> F,
 ) -> Result<T> {
     let (mut tries, mut was_begun) = (0, false);
     loop {
@@ -254,125 +282,240 @@ async fn again<T>(
     }
 }
 
-async fn send_once(
-    space: &Client,
-    begin: &pb::Begin,
-    listing: &Arc<Listing>,
-    watch: &Watch,
-    cancel: &Cancel,
-    bytes: &Arc<AtomicU64>,
-) -> Result<(Digest, u64, pb::Done), Broken> {
-    let (frames, queue) = mpsc::channel(QUEUE);
-    let (standing_to, standing_from) = wait::channel();
-    let (ended, end) = oneshot::channel();
-    let producer = Producer {
-        begin: begin.clone(),
-        listing: Arc::clone(listing),
-        frames,
-        standing: standing_from,
-        watch: Arc::clone(watch),
-        cancel: cancel.clone(),
-        bytes: Arc::clone(bytes),
-    };
-    // Not one of the runtime's threads, which would be waited for at its end.
-    std::thread::Builder::new()
-        .name("send".to_owned())
-        .spawn(move || {
-            drop(ended.send(producer.run()));
-        })
-        .map_err(Error::from)?;
-    let mut answers = space.exchange::<_, pb::Frame>(SEND, frames_of(queue)).await?;
-    let (mut resumed, mut has_begun) = (0, false);
-    let answer = async {
-        loop {
-            match next(space, SEND, &mut answers).await? {
-                pb::frame::Frame::Begun(begun) => {
-                    let standing = standing(&begun)?;
-                    resumed = already(listing, &standing);
-                    has_begun = true;
-                    // Gone only when it has failed, which it says itself.
-                    drop(standing_to.send(standing));
-                }
-                pb::frame::Frame::Done(done) => return Ok(done),
-                _ => return Err(unexpected()),
-            }
-        }
-    };
-    let answer = tokio::select! {
-        answer = answer => answer,
-        // The producer tells the other side; what comes of that is not waited for long.
-        () = async { cancel.cancelled().await; sleep(GIVE_UP).await } => Err(cancelled()),
-    };
-    drop(answers);
-    let broken = |error| Broken { error, begun: has_begun };
-    match (timeout(GIVE_UP, end).await, answer) {
-        (Ok(Ok(Err(Some(error)))), _) => Err(broken(error)),
-        (Ok(Ok(Ok(total))), Ok(done)) => Ok((total, resumed, done)),
-        (_, Err(error)) => Err(broken(error)),
-        (_, Ok(_)) => Err(broken(unexpected())),
-    }
-}
-
-/// Reads the files on a thread of its own.
-struct Producer {
-    begin: pb::Begin,
-    listing: Arc<Listing>,
-    frames: mpsc::Sender<pb::Frame>,
-    standing: wait::Receiver<Standing>,
-    watch: Watch,
+/// A line to a Space, made anew for every try.
+struct Line {
+    space: Client,
+    key: PublicKey,
+    verb: Verb,
     cancel: Cancel,
-    bytes: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
 }
 
-impl Producer {
-    /// What it was in all; no error where only the connection is gone, of which others know more.
-    fn run(self) -> Result<Digest, Option<Error>> {
-        let produced = self.produce();
-        if let Err(Some(_)) = &produced {
-            drop(self.put(pb::frame::Frame::Abort(pb::Abort {})));
+/// What the thread has that talks.
+struct Talking {
+    talk: Talk,
+    space: Client,
+    verb: Verb,
+    cancel: Cancel,
+    has_begun: Arc<AtomicBool>,
+}
+
+impl Line {
+    fn new(space: &Client, key: &PublicKey, verb: Verb, cancel: &Cancel) -> Self {
+        Self {
+            space: space.clone(),
+            key: *key,
+            verb,
+            cancel: cancel.clone(),
+            sent: Arc::default(),
+            received: Arc::default(),
         }
-        produced
     }
 
-    fn put(&self, frame: pb::frame::Frame) -> Result<(), Option<Error>> {
-        self.frames.blocking_send(pb::Frame { frame: Some(frame) }).map_err(|_| None)
-    }
-
-    fn produce(&self) -> Result<Digest, Option<Error>> {
-        self.put(pb::frame::Frame::Begin(self.begin.clone()))?;
-        for some in entries(&self.listing) {
-            self.put(pb::frame::Frame::Entries(some))?;
-        }
-        let standing = loop {
-            match self.standing.recv_timeout(LOOK) {
-                Ok(standing) => break standing,
-                Err(wait::RecvTimeoutError::Disconnected) => return Err(None),
-                Err(wait::RecvTimeoutError::Timeout) if self.cancel.is_cancelled() => {
-                    return Err(Some(cancelled()));
-                }
-                Err(wait::RecvTimeoutError::Timeout) => {}
-            }
-        };
-        let total = self.listing.bytes;
-        let mut lost = false;
-        let mut sink = |pack: pb::Pack| {
-            if self.cancel.is_cancelled() {
-                return Err(cancelled());
-            }
-            self.bytes.fetch_add(pack.records.len() as u64, Ordering::Relaxed);
-            self.put(pb::frame::Frame::Pack(pack)).map_err(|_| {
-                lost = true;
-                Error::new(Kind::Cancelled, "the connection is gone")
+    /// Calls, and has `work` talk on a thread of its own: not one of the runtime's, which would be
+    /// waited for at its end.
+    async fn run<T: std::marker::Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Talking) -> Result<T> + std::marker::Send + 'static,
+    ) -> Result<T, Broken> {
+        let (out, to_network) = mpsc::channel(QUEUE);
+        let (from_network, input) = mpsc::channel(QUEUE);
+        let (call, first) = Call::new(&self.key, self.verb.purpose())?;
+        let queues = Queues { out, input };
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let (space, cancel) = (self.space.clone(), self.cancel.clone());
+        let (verb, runtime, begun) = (self.verb, Handle::current(), Arc::clone(&has_begun));
+        let counters = (Arc::clone(&self.sent), Arc::clone(&self.received));
+        let (ended, mut end) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("files".to_owned())
+            .spawn(move || {
+                let talk = Talk::calling(runtime, queues, cancel.clone(), call, first);
+                let done = talk.and_then(|mut talk| {
+                    talk.count(&counters.0, &counters.1);
+                    let mut talking = Talking { talk, space, verb, cancel, has_begun: begun };
+                    work(&mut talking).map_err(|error| talking.why(error))
+                });
+                drop(ended.send(done));
             })
+            .map_err(Error::from)?;
+        let broken = |error| Broken { error, begun: has_begun.load(Ordering::Acquire) };
+        let answer = tokio::select! {
+            answer = self.space.converse(self.verb.path(), MEDIA_TYPE, pieces(to_network)) => answer,
+            () = self.given_up() => Err(cancelled()),
         };
-        let mut compress = || self.frames.capacity() == 0; // the network is behind
-        let mut told = |done| (self.watch)(Step::Moving { done, total });
-        let giving = Giving { sink: &mut sink, compress: &mut compress, told: &mut told };
-        let given = give(&self.listing, &standing, giving);
-        let digest = given.map_err(|error| (!lost).then_some(error))?;
-        self.put(pb::frame::Frame::End(pb::End { sha256: digest.0.to_vec().into() }))?;
-        (self.watch)(Step::Publishing);
-        Ok(digest)
+        let answer = answer.map_err(broken)?;
+        let done = tokio::select! {
+            done = &mut end => done,
+            () = listen(Cutter::new(START), answer, from_network) => {
+                match timeout(GIVE_UP, end).await {
+                    Ok(done) => done,
+                    // It has yet to find out.
+                    Err(_) => Ok(Err(super::talk::gone())),
+                }
+            }
+            () = self.given_up() => Ok(Err(cancelled())),
+        };
+        let done = done.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "a thread ended early")));
+        done.map_err(broken)
+    }
+
+    /// Resolves when it was given up, and the other side has had time to hear of it.
+    async fn given_up(&self) {
+        self.cancel.cancelled().await;
+        sleep(GIVE_UP).await;
+    }
+}
+
+/// What is sent, in pieces that the network takes one by one.
+fn pieces(
+    queue: mpsc::Receiver<Bytes>,
+) -> impl stream::Stream<Item = Bytes> + std::marker::Send + 'static {
+    stream::unfold((queue, Bytes::new()), |(mut queue, mut rest)| async move {
+        if rest.is_empty() {
+            rest = queue.recv().await?;
+        }
+        let piece = rest.split_to(rest.len().min(PIECE));
+        Some((piece, (queue, rest)))
+    })
+}
+
+impl Talking {
+    /// The next message; what the Space says has failed is an error.
+    fn hear(&mut self) -> Result<Said<'_>> {
+        match self.talk.hear()? {
+            Said::Frame(Frame::Failed(failed)) => Err(self.space.failure(
+                self.verb.path(),
+                failed.code,
+                failed.message,
+                failed.details,
+            )),
+            said => Ok(said),
+        }
+    }
+
+    fn hear_frame(&mut self) -> Result<Frame> {
+        match self.hear()? {
+            Said::Frame(frame) => Ok(frame),
+            Said::Records(_) => Err(unexpected()),
+        }
+    }
+
+    /// What really happened where a message could not be said, or was not wanted.
+    fn why(&mut self, error: Error) -> Error {
+        if self.cancel.is_cancelled() {
+            return cancelled();
+        }
+        if error.kind() != Kind::SpacesdNotAvailable {
+            return error;
+        }
+        loop {
+            match self.hear() {
+                Ok(_) => {}
+                Err(last) if last.kind() == Kind::SpacesdNotAvailable => {
+                    // The one that knows more.
+                    return if std::error::Error::source(&last).is_some() { last } else { error };
+                }
+                Err(last) => return last,
+            }
+        }
+    }
+
+    /// Whether the Space has had enough.
+    fn look(&mut self) -> Result<()> {
+        match self.talk.heard()? {
+            None => Ok(()),
+            Some(Frame::Failed(failed)) => Err(self.space.failure(
+                self.verb.path(),
+                failed.code,
+                failed.message,
+                failed.details,
+            )),
+            Some(_) => Err(unexpected()),
+        }
+    }
+
+    /// Has the Space forget what came.
+    fn give_up(&mut self) {
+        self.talk.finish();
+        // It says that it has; what else it says is of no use any more.
+        if self.talk.say(Frame::Abort(pb::Abort {}), true).is_ok() {
+            while self.talk.hear_frame().is_ok() {}
+        }
+    }
+}
+
+fn sending(
+    line: &mut Talking,
+    begin: pb::Begin,
+    listing: &Listing,
+    listed: bool,
+    watch: &Watch,
+) -> Result<Whole> {
+    let told = send_all(line, begin, listing, listed, watch);
+    // Of a broken connection the Space hears nothing, and it keeps what came.
+    if let Err((error, Fault::Ours)) = &told {
+        tracing::debug!(%error, "a transfer is given up");
+        line.give_up();
+    }
+    told.map_err(|(error, _)| error)
+}
+
+/// What was sent: what it hashes to, what had been there before, what the Space says, and the files.
+type Whole = (Digest, u64, pb::Done, Vec<Listed>);
+
+/// Whose fault it is that a transfer ends.
+enum Fault {
+    Ours,
+    Theirs,
+}
+
+fn send_all(
+    line: &mut Talking,
+    begin: pb::Begin,
+    listing: &Listing,
+    listed: bool,
+    watch: &Watch,
+) -> Result<Whole, (Error, Fault)> {
+    let of = |error: Error| match error.kind() {
+        Kind::Cancelled => (error, Fault::Ours),
+        _ => (error, Fault::Theirs),
+    };
+    line.talk.say(Frame::Begin(begin), false).map_err(of)?;
+    for some in entries(listing) {
+        let last = some.last;
+        line.talk.say(Frame::Entries(some), last).map_err(of)?;
+    }
+    let Frame::Begun(begun) = line.hear_frame().map_err(of)? else {
+        return Err(of(unexpected()));
+    };
+    line.has_begun.store(true, Ordering::Release);
+    let standing = standing(&begun).map_err(of)?;
+    let resumed = already(listing, &standing);
+    let total = listing.bytes;
+    let mut theirs = false;
+    let mut sink = |packer: &mut _| {
+        let given = line.talk.give(packer).and_then(|()| line.look());
+        given.inspect_err(|error| theirs = error.kind() != Kind::Cancelled)
+    };
+    let mut told = |done| watch(Step::Moving { done, total });
+    let mut files = Vec::new();
+    let mut file = |item: &Item, sha256| {
+        if listed {
+            files.push(Listed { path: raw(&item.path), size: item.size, sha256 });
+        }
+    };
+    let giving = Giving { sink: &mut sink, told: &mut told, file: &mut file };
+    let given = give(listing, &standing, giving);
+    let fault = if theirs { Fault::Theirs } else { Fault::Ours };
+    let digest = given.map_err(|error| (error, fault))?;
+    let end = pb::End { sha256: digest.0.to_vec().into() };
+    line.talk.say(Frame::End(end), true).map_err(of)?;
+    watch(Step::Publishing);
+    match line.hear_frame().map_err(of)? {
+        Frame::Done(done) => Ok((digest, resumed, done, files)),
+        _ => Err(of(unexpected())),
     }
 }
 
@@ -384,150 +527,98 @@ impl Producer {
 pub async fn fetch(
     space: &Client,
     wanted: &Fetch,
+    keys: &Keys,
     watch: &Watch,
     cancel: &Cancel,
     wall: SystemTime,
 ) -> Result<Fetched> {
     watch(Step::Looking);
+    let key = key(space, keys, wall).await?;
     let config = Config::new(&wanted.into, &wanted.state);
     let receiver = blocking(move || Receiver::open(config, now(), wall)).await?;
-    let bytes = AtomicU64::new(0);
-    let (end, resumed, done) = again(space, cancel, async || {
-        fetch_once(space, wanted, &receiver, watch, cancel, &bytes).await
+    let line = &Line::new(space, &key, Verb::Fetch, cancel);
+    let (end, resumed, done) = again(space, cancel, || {
+        let (wanted, receiver, watch) = (wanted.clone(), receiver.clone(), Arc::clone(watch));
+        line.run(move |line| fetching(line, &wanted, &receiver, &watch))
     })
     .await?;
+    let single = match &done.files[..] {
+        [file] => Some(file.digest),
+        _ => None,
+    };
     let done = super::take::done(&done);
     Ok(Fetched {
+        single,
         destination: raw(&done.destination),
         names: shown(&done.names),
         files: done.files,
         bytes: done.bytes,
         resumed_bytes: resumed,
-        wire_bytes: bytes.load(Ordering::Relaxed),
+        wire_bytes: line.received.load(Ordering::Relaxed),
         sha256: end,
         skipped: shown(&done.skipped),
         skipped_count: done.skipped_count,
     })
 }
 
-async fn fetch_once(
-    space: &Client,
+fn fetching(
+    line: &mut Talking,
     wanted: &Fetch,
     receiver: &Receiver,
     watch: &Watch,
-    cancel: &Cancel,
-    bytes: &AtomicU64,
-) -> Result<(Digest, u64, Committed), Broken> {
-    let (frames, queue) = mpsc::channel(QUEUE);
-    let put = async |frame| drop(frames.send(pb::Frame { frame: Some(frame) }).await);
+) -> Result<(Digest, u64, Committed)> {
     let fetch = pb::Fetch { paths: wanted.paths.clone(), everything: wanted.everything };
-    put(pb::frame::Frame::Fetch(fetch)).await;
-    let mut answers = space.exchange::<_, pb::Frame>(FETCH, frames_of(queue)).await?;
+    line.talk.say(Frame::Fetch(fetch), true)?;
     let mut declared = Declaring::default();
     loop {
-        let answer = tokio::select! {
-            answer = next(space, FETCH, &mut answers) => answer?,
-            () = cancel.cancelled() => return Err(cancelled().into()),
-        };
-        match answer {
-            pb::frame::Frame::Entries(some) => {
+        match line.hear_frame()? {
+            Frame::Entries(some) => {
                 if declared.add(some)? {
                     break;
                 }
             }
-            _ => return Err(unexpected().into()),
-        }
-    }
-    let total = declared.bytes();
-    let id = fetch_name(space, wanted, &declared);
-    let receiver = receiver.clone();
-    let request =
-        Begin { id, conflict: wanted.conflict, ttl: Some(DEFAULT_TTL), ..Begin::default() };
-    let (taker, sizes) = blocking(move || {
-        let taker = begin(&receiver, request, &declared, now())?;
-        let sizes = taker.standing();
-        let whole =
-            sizes.whole.iter().filter_map(|&(index, _)| declared.entries().get(index as usize));
-        let whole: u64 = whole.map(|entry| entry.size).sum();
-        let parts: u64 = sizes.parts.iter().map(|&(_, received)| received).sum();
-        Ok((taker, whole + parts))
-    })
-    .await?;
-    let (taker, resumed) = (Arc::new(taker), sizes);
-    put(pb::frame::Frame::Begun(begun(&taker.standing()))).await;
-    let taken = take_all(space, &mut answers, &taker, (watch, resumed, total), cancel, bytes).await;
-    if cancel.is_cancelled() {
-        let taker = Arc::clone(&taker);
-        blocking(move || {
-            taker.abort();
-            Ok(())
-        })
-        .await?;
-        return Err(cancelled().into());
-    }
-    let (end, done) = taken.map_err(|error| Broken { error, begun: true })?;
-    Ok((end, resumed, done))
-}
-
-async fn take_all(
-    space: &Client,
-    answers: &mut tonic::Streaming<pb::Frame>,
-    taker: &Arc<Taker>,
-    (watch, resumed, total): (&Watch, u64, u64),
-    cancel: &Cancel,
-    bytes: &AtomicU64,
-) -> Result<(Digest, Committed)> {
-    let mut done = resumed;
-    // One pack is written while the next one comes.
-    let mut writing: Option<tokio::task::JoinHandle<Result<()>>> = None;
-    loop {
-        let answer = tokio::select! {
-            answer = next(space, FETCH, answers) => answer,
-            () = cancel.cancelled() => return Err(cancelled()),
-        };
-        if let Some(written) = writing.take() {
-            joined(written.await)?;
-        }
-        match answer? {
-            pb::frame::Frame::Pack(pack) => {
-                bytes.fetch_add(pack.records.len() as u64, Ordering::Relaxed);
-                done += u64::from(pack.unpacked).max(pack.records.len() as u64);
-                watch(Step::Moving { done: done.min(total), total });
-                let taker = Arc::clone(taker);
-                writing = Some(tokio::task::spawn_blocking(move || taker.pack(&pack, now())));
-            }
-            pb::frame::Frame::End(end) => {
-                watch(Step::Publishing);
-                let taker = Arc::clone(taker);
-                let digest = <[u8; 32]>::try_from(&end.sha256[..]).map(Digest);
-                let digest = digest.map_err(|_| corrupt("the end has no digest"))?;
-                let done = blocking(move || taker.commit(&end)).await?;
-                return Ok((digest, done));
-            }
             _ => return Err(unexpected()),
         }
     }
-}
-
-/// The next message; what is not one is the Space's error, or the connection's.
-async fn next(
-    space: &Client,
-    method: &'static str,
-    answers: &mut tonic::Streaming<pb::Frame>,
-) -> Result<pb::frame::Frame> {
-    match answers.message().await {
-        Ok(Some(pb::Frame { frame: Some(frame) })) => Ok(frame),
-        Ok(Some(_)) => Err(unexpected()),
-        Ok(None) => Err(Error::new(Kind::SpacesdNotAvailable, "the Space ended the stream")),
-        Err(status) => Err(space.error(method, &status)),
+    let total = declared.bytes();
+    let request = Begin {
+        id: fetch_name(&line.space, wanted, &declared),
+        conflict: wanted.conflict,
+        ttl: Some(DEFAULT_TTL),
+        ..Begin::default()
+    };
+    let taker = begin(receiver, request, &declared, now())?;
+    let standing = taker.standing();
+    let whole = standing.whole.iter();
+    let whole = whole.filter_map(|&(index, _)| declared.entries().get(index as usize));
+    let whole: u64 = whole.map(|entry| entry.size).sum();
+    let resumed = whole + standing.parts.iter().map(|&(_, received)| received).sum::<u64>();
+    drop(declared);
+    let taken = (|| {
+        line.talk.say(Frame::Begun(begun(&standing)), false)?;
+        line.has_begun.store(true, Ordering::Release);
+        let mut done = resumed;
+        loop {
+            match line.hear()? {
+                Said::Records(records) => {
+                    done += records.len() as u64;
+                    watch(Step::Moving { done: done.min(total), total });
+                    taker.pack(&records, now())?;
+                }
+                Said::Frame(Frame::End(end)) => {
+                    watch(Step::Publishing);
+                    let digest = <[u8; 32]>::try_from(&end.sha256[..]).map(Digest);
+                    let digest = digest.map_err(|_| corrupt("the end has no digest"))?;
+                    return Ok((digest, resumed, taker.commit(&end)?));
+                }
+                Said::Frame(_) => return Err(unexpected()),
+            }
+        }
+    })();
+    if line.cancel.is_cancelled() && taken.is_err() {
+        taker.abort();
     }
-}
-
-fn frames_of(queue: mpsc::Receiver<pb::Frame>) -> impl stream::Stream<Item = pb::Frame> {
-    stream::unfold(queue, |mut queue| async move {
-        let frame = queue.recv().await?;
-        Some((frame, queue))
-    })
+    taken
 }
 
 /// Bytes that are there already.
@@ -575,10 +666,6 @@ const fn conflict(policy: Conflict) -> pb::Conflict {
         Conflict::Skip => pb::Conflict::Skip,
         Conflict::Rename | Conflict::Refuse => pb::Conflict::Rename,
     }
-}
-
-fn cancelled() -> Error {
-    Error::new(Kind::Cancelled, "the transfer was given up, and nothing is left of it")
 }
 
 fn unexpected() -> Error {

@@ -1,13 +1,12 @@
 //! The side that has the files: reads, hashes and packs them.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::AsFd as _;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
-use spaceport_types::{Error, Result};
+use spaceport_types::Result;
 use spaceport_wire::pb::files as pb;
 
 use super::pack::{PACK, Packer, Record, corrupt};
@@ -19,35 +18,39 @@ use crate::root::io_error;
 /// Files up to this size are packed whole.
 const SMALL: u64 = 256 << 10;
 
-/// Entries that are declared in one message.
+/// Entries that are declared in one message, and bytes of their paths.
 const DECLARED: usize = 2_000;
+const DECLARED_BYTES: usize = 256 << 10;
+
+/// How much is read and hashed in one go: what stays in the fastest caches.
+const STEP: usize = 64 << 10;
 
 /// Zeros that are hashed in one go.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Where packs go, and who is told.
-pub struct Giving<'a> {
-    /// Takes a pack, and waits until there is room for the next.
-    pub sink: &'a mut dyn FnMut(pb::Pack) -> Result<()>,
-    /// Whether compressing the next pack is worth it, where it shrinks.
-    pub compress: &'a mut dyn FnMut() -> bool,
+pub(super) struct Giving<'a> {
+    /// Takes what is packed, and waits until there is room for the next.
+    pub(super) sink: &'a mut dyn FnMut(&mut Packer) -> Result<()>,
     /// Told how many bytes of files have been dealt with.
-    pub told: &'a mut dyn FnMut(u64),
-}
-
-impl std::fmt::Debug for Giving<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Giving").finish_non_exhaustive()
-    }
+    pub(super) told: &'a mut dyn FnMut(u64),
+    /// Told what a file hashes to, of every one.
+    pub(super) file: &'a mut dyn FnMut(&Item, Digest),
 }
 
 /// What there is, as messages.
-pub fn entries(listing: &Listing) -> impl Iterator<Item = pb::Entries> {
-    let chunks = listing.items.chunks(DECLARED);
-    let count = chunks.len();
-    chunks.zip(1..).map(move |(items, number)| pb::Entries {
-        entries: items.iter().map(entry).collect(),
-        last: number == count,
+pub(super) fn entries(listing: &Listing) -> impl Iterator<Item = pb::Entries> {
+    let mut left = &listing.items[..];
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |item: &&Item| {
+            bytes += item.path.len();
+            bytes <= DECLARED_BYTES
+        };
+        let some = left.iter().take(DECLARED).take_while(fits).count().max(1);
+        let (now, later) = left.split_at_checked(some)?;
+        left = later;
+        Some(pb::Entries { entries: now.iter().map(entry).collect(), last: later.is_empty() })
     })
 }
 
@@ -67,7 +70,7 @@ fn entry(item: &Item) -> pb::Entry {
 /// # Errors
 ///
 /// `transfer_failed` with cause `corrupt_bundle` for what cannot be.
-pub fn standing(begun: &pb::Begun) -> Result<Standing> {
+pub(super) fn standing(begun: &pb::Begun) -> Result<Standing> {
     let mut whole = Vec::new();
     let mut digests = begun.digests.chunks_exact(32);
     for span in &begun.whole {
@@ -91,10 +94,11 @@ pub fn standing(begun: &pb::Begun) -> Result<Standing> {
 /// # Errors
 ///
 /// `transfer_failed` naming the file that cannot be read or has changed, and what the sink says.
-pub fn give(listing: &Listing, standing: &Standing, giving: Giving<'_>) -> Result<Digest> {
+pub(super) fn give(listing: &Listing, standing: &Standing, giving: Giving<'_>) -> Result<Digest> {
     let whole: std::collections::HashMap<_, _> = standing.whole.iter().copied().collect();
     let parts: std::collections::HashMap<_, _> = standing.parts.iter().copied().collect();
-    let mut giver = Giver { listing, giving, packer: Packer::default(), done: 0 };
+    let mut giver =
+        Giver { listing, giving, packer: Packer::default(), scratch: Vec::new(), done: 0 };
     let mut total = Total::default();
     for (index, item) in (0..).zip(&listing.items) {
         let digest = match whole.get(&index) {
@@ -108,6 +112,9 @@ pub fn give(listing: &Listing, standing: &Standing, giving: Giving<'_>) -> Resul
                 Some(giver.file(index, item, received)?)
             }
         };
+        if let Some(digest) = digest {
+            (giver.giving.file)(item, digest);
+        }
         total.add(&item.path, digest.as_ref());
     }
     giver.flush()?;
@@ -118,6 +125,8 @@ struct Giver<'l, 'g> {
     listing: &'l Listing,
     giving: Giving<'g>,
     packer: Packer,
+    /// Where what the other side has is read to, to be hashed.
+    scratch: Vec<u8>,
     done: u64,
 }
 
@@ -141,22 +150,17 @@ impl Giver<'_, '_> {
         if self.packer.room() < size {
             self.flush()?;
         }
-        let mut data = Vec::with_capacity(size + 1);
-        // One more than there should be: a file that grew is seen at once.
-        file.take(item.size + 1).read_to_end(&mut data).map_err(|error| failed(&error, item))?;
-        if data.len() != size {
-            return Err(gone(item));
-        }
+        let data = self.packer.whole(index, size);
+        read_at(file, data, 0, item)?;
+        let digest = Digest(Sha256::digest(&*data).into());
         check(item, file)?;
-        let digest = Digest(Sha256::digest(&data).into());
-        self.packer.push(Record::Whole { index, data: &data, digest });
+        self.packer.digest(&digest);
         self.done += item.size;
         Ok(digest)
     }
 
     fn large(&mut self, index: u32, item: &Item, file: &File, received: u64) -> Result<Digest> {
         let mut hash = Sha256::new();
-        let mut buffer = vec![0; PACK];
         let (mut at, mut data, mut end) = (0, true, 0);
         while at < item.size {
             // Asked once for each: some file systems look at every page up to the next hole.
@@ -187,14 +191,18 @@ impl Giver<'_, '_> {
                 self.flush()?;
                 room = PACK;
             }
-            let length = room.min(usize::try_from(stop - at).unwrap_or(PACK)).min(buffer.len());
-            let part = buffer.get_mut(..length).unwrap_or_default();
-            read_at(file, part, at, item)?;
-            hash.update(&*part);
-            if at >= received {
-                self.packer.push(Record::Part { index, offset: at, data: part });
+            let length = room.min(usize::try_from(stop - at).unwrap_or(PACK));
+            let part = if at < received {
+                self.scratch.resize(PACK, 0);
+                self.scratch.get_mut(..length).unwrap_or_default()
+            } else {
+                self.packer.part(index, at, length)
+            };
+            for step in part.chunks_mut(STEP) {
+                read_at(file, step, at, item)?;
+                hash.update(&*step);
+                at += step.len() as u64;
             }
-            at += length as u64;
             self.done += length as u64;
             if self.packer.room() == 0 {
                 self.flush()?;
@@ -208,9 +216,7 @@ impl Giver<'_, '_> {
         if self.packer.is_empty() {
             return Ok(());
         }
-        let compress = (self.giving.compress)();
-        let pack = self.packer.take(compress);
-        (self.giving.sink)(pack)?;
+        (self.giving.sink)(&mut self.packer)?;
         (self.giving.told)(self.done);
         Ok(())
     }
@@ -251,8 +257,4 @@ fn check(item: &Item, file: &File) -> Result<()> {
         Ok(_) => Err(gone(item)),
         Err(errno) => Err(io_error(errno, "read", &item.path)),
     }
-}
-
-fn failed(error: &std::io::Error, item: &Item) -> Error {
-    io_error(Errno::from_io_error(error).unwrap_or(Errno::IO), "read", &item.path)
 }

@@ -12,13 +12,14 @@
 use std::borrow::Cow;
 
 use spaceport_types::{Cause, Error, Result};
-use spaceport_wire::pb::files as pb;
 
+use super::slab::Slab;
 use crate::digest::Digest;
 
 /// Bytes of records that a pack is filled to: large enough that what a message costs does not show,
-/// small enough that little is sent again.
-pub const PACK: usize = 1 << 20;
+/// small enough that it stays in a core's own cache while it is read, hashed and sealed, and that
+/// little is sent again.
+pub const PACK: usize = 512 << 10;
 
 /// Bytes of records in a pack at most. More is no pack of ours, and is not unpacked.
 pub const MAX_PACK: usize = 2 * PACK;
@@ -73,10 +74,10 @@ pub enum Record<'a> {
     },
 }
 
-/// Puts records together.
+/// Puts records together, where they are sealed and sent from.
 #[derive(Debug, Default)]
 pub struct Packer {
-    records: Vec<u8>,
+    slab: Slab,
 }
 
 impl Packer {
@@ -84,63 +85,85 @@ impl Packer {
     pub fn push(&mut self, record: Record<'_>) {
         match record {
             Record::Part { index, offset, data } => {
-                self.head(PART, &[index.into(), offset, data.len() as u64]);
-                self.records.extend_from_slice(data);
+                self.part(index, offset, data.len()).copy_from_slice(data);
             }
             Record::Hole { index, offset, length } => {
                 self.head(HOLE, &[index.into(), offset, length]);
             }
             Record::End { index, digest } => {
                 self.head(END, &[index.into()]);
-                self.records.extend_from_slice(&digest.0);
+                self.slab.grow(32).copy_from_slice(&digest.0);
             }
             Record::Whole { index, data, digest } => {
-                self.head(WHOLE, &[index.into(), data.len() as u64]);
-                self.records.extend_from_slice(data);
-                self.records.extend_from_slice(&digest.0);
+                self.whole(index, data.len()).copy_from_slice(data);
+                self.digest(&digest);
             }
         }
     }
 
+    /// Adds a part whose bytes are read into the place that is returned.
+    pub(super) fn part(&mut self, index: u32, offset: u64, length: usize) -> &mut [u8] {
+        self.head(PART, &[index.into(), offset, length as u64]);
+        self.slab.grow(length)
+    }
+
+    /// Adds a small file, which is read into the place that is returned; its
+    /// [`digest`](Self::digest) has to follow.
+    pub(super) fn whole(&mut self, index: u32, length: usize) -> &mut [u8] {
+        self.head(WHOLE, &[index.into(), length as u64]);
+        self.slab.grow(length)
+    }
+
+    /// What the file hashes to whose bytes were added last.
+    pub(super) fn digest(&mut self, digest: &Digest) {
+        self.slab.grow(32).copy_from_slice(&digest.0);
+    }
+
     fn head(&mut self, kind: u8, numbers: &[u64]) {
-        if self.records.capacity() == 0 {
-            self.records.reserve_exact(PACK + PACK / 8);
-        }
-        self.records.push(kind);
+        self.slab.push(kind);
         for &number in numbers {
             let mut rest = number;
             while rest >= 0x80 {
-                self.records.push(rest as u8 | 0x80);
+                self.slab.push(rest as u8 | 0x80);
                 rest >>= 7;
             }
-            self.records.push(rest as u8);
+            self.slab.push(rest as u8);
         }
     }
 
     /// Bytes of the records so far.
     pub fn len(&self) -> usize {
-        self.records.len()
+        self.slab.body().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.len() == 0
     }
 
     /// How many more bytes it is filled with.
     pub fn room(&self) -> usize {
-        PACK.saturating_sub(self.records.len())
+        PACK.saturating_sub(self.len())
     }
 
-    /// What is in it, as it is sent; it is empty then. With `compress`, where that helps.
-    pub fn take(&mut self, compress: bool) -> pb::Pack {
-        let records = std::mem::take(&mut self.records);
-        let (records, unpacked) = match compress.then(|| squeezed(&records)).flatten() {
-            Some(squeezed) => (squeezed, records.len() as u32),
-            None => (records, 0),
+    /// What is in it, as it is sealed; the next records go to `fresh`. With `compress`, compressed
+    /// where that helps. Second, whether it is.
+    pub(super) fn take(&mut self, fresh: Slab, compress: bool) -> (Slab, bool) {
+        let mut slab = std::mem::replace(&mut self.slab, fresh);
+        let Some(squeezed) = compress.then(|| squeezed(slab.body())).flatten() else {
+            return (slab, false);
         };
-        let checksum = simd_adler32::adler32(&records.as_slice());
-        pb::Pack { records: records.into(), unpacked, checksum }
+        let size = slab.body().len() as u32;
+        slab.clear();
+        slab.grow(4).copy_from_slice(&size.to_le_bytes());
+        slab.grow(squeezed.len()).copy_from_slice(&squeezed);
+        (slab, true)
+    }
+
+    /// What it would be sealed as, and whether that is compressed.
+    pub fn packed(&mut self, compress: bool) -> (Vec<u8>, bool) {
+        let (slab, compressed) = self.take(Slab::default(), compress);
+        (slab.body().to_vec(), compressed)
     }
 }
 
@@ -158,26 +181,25 @@ fn squeezed(records: &[u8]) -> Option<Vec<u8>> {
     (squeezed.len() < records.len()).then_some(squeezed)
 }
 
-/// The records of a pack, checked against its checksum and unpacked.
+/// The records of a pack, unpacked.
 ///
 /// # Errors
 ///
 /// `transfer_failed` with cause `corrupt_bundle`.
-pub fn unpack(pack: &pb::Pack) -> Result<Cow<'_, [u8]>> {
-    if simd_adler32::adler32(&&pack.records[..]) != pack.checksum {
-        return Err(corrupt("a pack has changed on its way"));
-    }
-    if pack.unpacked == 0 {
-        return match pack.records.len() {
-            0..=MAX_PACK => Ok(Cow::Borrowed(&pack.records)),
+pub fn unpack(pack: &[u8], compressed: bool) -> Result<Cow<'_, [u8]>> {
+    if !compressed {
+        return match pack.len() {
+            0..=MAX_PACK => Ok(Cow::Borrowed(pack)),
             _ => Err(corrupt("a pack is too large")),
         };
     }
-    let size = pack.unpacked as usize;
+    let (size, squeezed) =
+        pack.split_first_chunk().ok_or_else(|| corrupt("a pack ends where it begins"))?;
+    let size = u32::from_le_bytes(*size) as usize;
     if size > MAX_PACK {
         return Err(corrupt("a pack is too large"));
     }
-    match zstd::bulk::decompress(&pack.records, size) {
+    match zstd::bulk::decompress(squeezed, size) {
         Ok(records) if records.len() == size => Ok(Cow::Owned(records)),
         Ok(_) => Err(corrupt("a pack is shorter than it says")),
         Err(error) => Err(corrupt("a pack cannot be unpacked").source(error)),
@@ -277,10 +299,10 @@ mod tests {
         for compress in [false, true] {
             let mut packer = Packer::default();
             records.iter().for_each(|&record| packer.push(record));
-            let pack = packer.take(compress);
+            let (pack, compressed) = packer.packed(compress);
             assert!(packer.is_empty());
-            assert_eq!(pack.unpacked > 0, compress);
-            let bytes = unpack(&pack).unwrap();
+            assert_eq!(compressed, compress);
+            let bytes = unpack(&pack, compressed).unwrap();
             let read: Vec<_> = super::records(&bytes).map(Result::unwrap).collect();
             assert_eq!(read, records);
         }
@@ -292,23 +314,16 @@ mod tests {
         getrandom::fill(&mut noise).unwrap();
         let mut packer = Packer::default();
         packer.push(Record::Part { index: 0, offset: 0, data: &noise });
-        assert_eq!(packer.take(true).unpacked, 0);
+        assert!(!packer.packed(true).1);
     }
 
     #[test]
-    fn a_changed_pack_is_refused_before_it_is_read() {
+    fn a_pack_that_is_cut_is_refused() {
         let mut packer = Packer::default();
         packer.push(Record::Part { index: 0, offset: 0, data: b"hello" });
-        let pack = packer.take(false);
-        for at in 0..pack.records.len() {
-            let mut records = pack.records.to_vec();
-            records[at] ^= 0x10;
-            let changed = pb::Pack { records: records.into(), ..pack.clone() };
-            let error = unpack(&changed).unwrap_err();
-            assert_eq!(error.cause(), Some(Cause::CorruptBundle));
-        }
-        for end in 1..pack.records.len() {
-            let cut = records(&pack.records[..end]).last().unwrap();
+        let (pack, _) = packer.packed(false);
+        for end in 1..pack.len() {
+            let cut = records(&pack[..end]).last().unwrap();
             assert_eq!(cut.unwrap_err().cause(), Some(Cause::CorruptBundle), "{end}");
         }
     }
@@ -316,10 +331,10 @@ mod tests {
     #[test]
     fn a_pack_unfolds_to_what_it_says_and_no_further() {
         let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap();
-        let checksum = simd_adler32::adler32(&bomb.as_slice());
         for unpacked in [MAX_PACK as u32, u32::MAX, 5] {
-            let pack = pb::Pack { records: bomb.clone().into(), unpacked, checksum };
-            assert_eq!(unpack(&pack).unwrap_err().cause(), Some(Cause::CorruptBundle));
+            let pack = [&unpacked.to_le_bytes()[..], &bomb].concat();
+            assert_eq!(unpack(&pack, true).unwrap_err().cause(), Some(Cause::CorruptBundle));
         }
+        assert!(unpack(b"ab", true).is_err());
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use spaceport_types::{Error, Kind, Result};
 use spaceport_wire::pb::files as pb;
 
-use super::pack::{Record, corrupt, records, unpack};
+use super::pack::{Record, corrupt, records};
 use crate::digest::Digest;
 use crate::path::raw;
 use crate::receive::{Begin, Committed, Conflict, Declared, Hold, MAX_ENTRIES, Receiver, Standing};
@@ -102,14 +102,13 @@ impl Taker {
         self.hold.standing()
     }
 
-    /// Takes a pack.
+    /// Takes the records of a pack.
     ///
     /// # Errors
     ///
     /// `transfer_failed` with the cause and the entry.
-    pub fn pack(&self, pack: &pb::Pack, now: Instant) -> Result<()> {
-        let bytes = unpack(pack)?;
-        let taken = self.records(&bytes);
+    pub fn pack(&self, pack: &[u8], now: Instant) -> Result<()> {
+        let taken = self.records(pack);
         // Also when one of them was wrong: the others are there.
         let settled = self.hold.settle(now);
         taken.and(settled)
@@ -145,7 +144,7 @@ impl Taker {
 }
 
 /// How far it is, as a message.
-pub fn begun(standing: &Standing) -> pb::Begun {
+pub(super) fn begun(standing: &Standing) -> pb::Begun {
     let mut whole: Vec<pb::Span> = Vec::new();
     let mut digests = Vec::with_capacity(32 * standing.whole.len());
     for (index, digest) in &standing.whole {
@@ -165,7 +164,7 @@ pub fn begun(standing: &Standing) -> pb::Begun {
 /// # Errors
 ///
 /// `invalid_argument` for what is none.
-pub fn conflict_of(number: i32) -> Result<Conflict> {
+pub(super) fn conflict_of(number: i32) -> Result<Conflict> {
     match pb::Conflict::try_from(number) {
         Ok(pb::Conflict::Unspecified | pb::Conflict::Rename) => Ok(Conflict::Rename),
         Ok(pb::Conflict::Overwrite) => Ok(Conflict::Overwrite),
@@ -176,7 +175,7 @@ pub fn conflict_of(number: i32) -> Result<Conflict> {
 }
 
 /// What was published, as a message.
-pub fn done(committed: &Committed) -> pb::Done {
+pub(super) fn done(committed: &Committed) -> pb::Done {
     let mut names: Vec<&[u8]> = committed
         .files
         .iter()

@@ -3,15 +3,21 @@
 use std::fs;
 use std::time::{Instant, SystemTime};
 
+use futures_util::{StreamExt as _, stream};
 use sha2::{Digest as _, Sha256};
 use spaceport_types::{Cause, Kind, Result};
-use spaceport_wire::pb::files as pb;
+use spaceport_wire::pb::files::{self as pb, frame::Frame};
+use tokio::sync::mpsc;
 
+use super::give::standing;
 use super::pack::{Packer, Record};
 use super::*;
 use crate::Digest;
+use crate::files::Files;
 use crate::receive::{Begin, Config, Receiver, Total};
 use crate::scratch::Scratch;
+use crate::seal::Identity;
+use crate::seal::line::{Call, take};
 
 fn open(scratch: &Scratch) -> Receiver {
     let config = Config::new(scratch.path().join("in"), scratch.path().join("state"));
@@ -43,7 +49,7 @@ fn begin_with(receiver: &Receiver, entries: &[(&[u8], u64)]) -> Result<Taker> {
 fn say(taker: &Taker, records: &[Record<'_>]) -> Result<()> {
     let mut packer = Packer::default();
     records.iter().for_each(|&record| packer.push(record));
-    taker.pack(&packer.take(false), now())
+    taker.pack(&packer.packed(false).0, now())
 }
 
 fn hash(data: &[u8]) -> Digest {
@@ -150,5 +156,134 @@ fn what_the_other_side_says_it_has_was_declared() {
     for (count, digests) in [(2, 1), (u32::MAX, 0), (3, 3)] {
         let error = standing(&begun(count, digests)).unwrap_err();
         assert_eq!(error.cause(), Some(Cause::CorruptBundle));
+    }
+}
+
+/// Both ends of a line on one machine, and what the other end is served with.
+fn line(
+    scratch: &Scratch,
+    identity: &Identity,
+    verb: Verb,
+) -> (Talk, std::thread::JoinHandle<Result<()>>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let runtime: &'static tokio::runtime::Runtime = Box::leak(Box::new(runtime));
+    let (call, first) = Call::new(identity.public(), verb.purpose()).unwrap();
+    let taken = take(identity, verb.purpose(), call.header()).unwrap();
+    let answer = taken.answer.to_vec();
+    let pipe = |start: Option<Vec<u8>>, length: usize| {
+        let (out, mut wire) = mpsc::channel::<bytes::Bytes>(QUEUE);
+        let (to, input) = mpsc::channel(QUEUE);
+        let pieces = stream::iter(start.map(|it| Ok(it.into())))
+            .chain(stream::poll_fn(move |cx| wire.poll_recv(cx).map(|piece| piece.map(Ok))));
+        runtime.spawn(listen(Cutter::new(length), pieces, to));
+        (out, input)
+    };
+    let (up, here) = pipe(None, crate::seal::line::HEADER_LEN);
+    let (down, there) = pipe(Some(answer), crate::seal::line::ANSWER_LEN);
+    let handle = runtime.handle().clone();
+    let queues = Queues { out: up, input: there };
+    let client = Talk::calling(handle.clone(), queues, Cancel::default(), call, first).unwrap();
+    let (receiver, files) = (open(scratch), Files::new(scratch.path().to_owned(), scratch.path()));
+    let server = std::thread::spawn(move || {
+        let mut queues = Queues { out: down, input: here };
+        // The header, which the gateway has taken out.
+        assert!(matches!(queues.input.blocking_recv(), Some(Ok(Came::Start(_)))));
+        let mut talk = Talk::taken(handle, queues, taken);
+        match verb {
+            Verb::Send => receive(&receiver, &mut talk, now),
+            Verb::Fetch => offer(&files, &mut talk),
+        }
+    });
+    (client, server)
+}
+
+#[test]
+fn what_is_said_out_of_order_is_refused() {
+    let abort = || Frame::Abort(pb::Abort {});
+    let begin = || Frame::Begin(pb::Begin { transfer_id: "t".to_owned(), ..pb::Begin::default() });
+    let entries = |last| {
+        let entry = pb::Entry { path: "a".into(), size: 1, ..pb::Entry::default() };
+        Frame::Entries(pb::Entries { entries: vec![entry], last })
+    };
+    for (verb, said) in [
+        (Verb::Send, vec![entries(true)]),
+        (Verb::Send, vec![begin(), begin()]),
+        (Verb::Send, vec![begin(), entries(true), entries(true)]),
+        (Verb::Fetch, vec![begin()]),
+        (Verb::Fetch, vec![abort()]),
+    ] {
+        let (scratch, identity) = (Scratch::new(), Identity::generate());
+        let (mut client, server) = line(&scratch, &identity, verb);
+        for frame in said {
+            let last = matches!(&frame, Frame::Entries(entries) if entries.last);
+            client.say(frame, last).unwrap();
+        }
+        assert_eq!(server.join().unwrap().unwrap_err().kind(), Kind::InvalidArgument);
+    }
+}
+
+#[test]
+fn messages_of_any_length_cross_the_line() {
+    let (scratch, identity) = (Scratch::new(), Identity::generate());
+    fs::create_dir_all(scratch.path().join("in/many")).unwrap();
+    for number in 0..5_000_u32 {
+        let name = format!("in/many/{}{number}", "n".repeat(200));
+        fs::write(scratch.path().join(name), number.to_le_bytes()).unwrap();
+    }
+    let (mut client, server) = line(&scratch, &identity, Verb::Fetch);
+    let fetch = pb::Fetch { paths: vec!["in/many".to_owned()], everything: true };
+    client.say(Frame::Fetch(fetch), true).unwrap();
+    let mut declared = Declaring::default();
+    while let Frame::Entries(some) = client.hear_frame().unwrap() {
+        if declared.add(some).unwrap() {
+            break;
+        }
+    }
+    assert_eq!(declared.entries().len(), 5_001);
+    // All of it is there already: a message of more than a chunk's length.
+    let whole = vec![pb::Span { first: 1, count: 5_000 }];
+    let digests = vec![7; 5_000 * 32].into();
+    let parts = (0..100_000).map(|index| pb::Part { index: index + 10_000, received: 1 << 40 });
+    let begun = pb::Begun { whole, digests, parts: parts.collect() };
+    client.say(Frame::Begun(begun), false).unwrap();
+    assert!(matches!(client.hear_frame().unwrap(), Frame::End(_)));
+    server.join().unwrap().unwrap();
+}
+
+#[test]
+fn what_comes_in_pieces_is_cut_where_it_was_sealed() {
+    let identity = Identity::generate();
+    let (call, mut first) = Call::new(identity.public(), "x").unwrap();
+    let mut taken = take(&identity, "x", call.header()).unwrap();
+    let mut wire = call.header().to_vec();
+    for text in [&b"one"[..], &[9; 2_000], b""] {
+        let mut chunk = [&[0; 5][..], text].concat();
+        let tag = first.seal(&mut chunk, false).unwrap();
+        wire.extend(((chunk.len() + tag.len()) as u32).to_be_bytes());
+        wire.extend(chunk);
+        wire.extend(tag);
+    }
+    for step in [1, 7, 81, 100, wire.len()] {
+        let mut cutter = Cutter::new(call.header().len());
+        let (mut starts, mut chunks) = (0, 0);
+        for piece in wire.chunks(step) {
+            cutter.add(bytes::Bytes::copy_from_slice(piece));
+            while let Some(came) = cutter.cut().unwrap() {
+                match came {
+                    Came::Start(start) => {
+                        assert_eq!(start, call.header());
+                        starts += 1;
+                    }
+                    Came::Chunk(_) => chunks += 1,
+                }
+            }
+        }
+        assert_eq!((starts, chunks), (1, 3), "{step}");
+    }
+    drop(taken.first.open(&mut [0; 40], false).unwrap_err());
+    for length in [0_u32, 20, 2 << 20, u32::MAX] {
+        let mut cutter = Cutter::new(0);
+        cutter.add(length.to_be_bytes().to_vec().into());
+        assert_eq!(cutter.cut().unwrap_err().cause(), Some(Cause::CorruptBundle), "{length}");
     }
 }

@@ -18,6 +18,9 @@ use crate::path::{MAX_DEPTH, Shown, raw};
 use crate::receive::MAX_ENTRIES;
 use crate::root::{Root, io_error, kind_of};
 
+/// How many of the paths that ignore files leave out are named; the rest are counted.
+const MAX_NAMED: usize = 200;
+
 /// Something to send, by where it is.
 #[derive(Debug)]
 pub struct Source {
@@ -109,6 +112,8 @@ pub struct Listing {
     pub files: u64,
     /// What is not sent.
     pub left_out: LeftOut,
+    /// Some of what ignore files leave out, by its path.
+    pub ignored: Vec<Vec<u8>>,
 }
 
 impl Listing {
@@ -132,7 +137,7 @@ impl Listing {
     }
 
     /// Opens one of its files.
-    pub(super) fn open(&self, item: &Item) -> Result<std::fs::File> {
+    pub(crate) fn open(&self, item: &Item) -> Result<std::fs::File> {
         let source = self.sources.get(item.source as usize).ok_or_else(|| gone(item))?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         source.root.open_file(&source.place(&item.path), flags, Mode::empty()).map_err(|errno| {
@@ -252,6 +257,9 @@ impl Walk<'_> {
             match kind {
                 FileType::Directory | FileType::RegularFile if self.ignores(&path, &name, kind) => {
                     self.listing.left_out.ignored += 1;
+                    if self.listing.ignored.len() < MAX_NAMED {
+                        self.listing.ignored.push(path);
+                    }
                 }
                 FileType::Directory => self.folder(&path, &stat, depth + 1)?,
                 FileType::RegularFile => self.add(path, &stat)?,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use spaceport_spaces::Client;
 use spaceport_types::{Cause, Error, Kind, Result};
 use spaceport_wire::pb::{
     EntryInfo, FileType, ListDirRequest, ListDirResponse, ReadFileRequest, ReadFileResponse,
@@ -22,7 +23,6 @@ use super::{
     CHUNK, Count, MAX_ENTRIES, MAX_NAMES, Watched, What, at, digest, fresh, is_folder,
     no_free_name, numbered, stat, verify,
 };
-use crate::{Client, Spaces};
 
 /// Folders within folders that are listed, as the public contract's clients do.
 const DEPTH: u32 = 64;
@@ -33,8 +33,6 @@ const PAGE: u32 = 1_000;
 /// What to download.
 #[derive(Clone, Debug)]
 pub struct Download {
-    /// The Space, by name or id.
-    pub space: String,
     /// A file or a folder of the Space.
     pub path: String,
     /// The folder of this machine that it goes to, which is made if it is not there.
@@ -71,16 +69,13 @@ impl Drop for Staged {
     }
 }
 
-impl Spaces {
-    /// Gets a file or a folder of a Space. What has its name already stays, and it gets another.
-    ///
-    /// # Errors
-    ///
-    /// As [`Spaces::send_file`].
-    pub async fn download(&self, download: Download, watched: &Watched) -> Result<Downloaded> {
-        let (client, _) = self.client(&download.space)?;
-        watched.unless_stopped(fetch(&client, download, watched)).await
-    }
+/// Gets a file or a folder of a Space. What has its name already stays, and it gets another.
+///
+/// # Errors
+///
+/// As [`send`](fn@super::send).
+pub async fn download(client: &Client, wanted: Download, watched: &Watched) -> Result<Downloaded> {
+    watched.unless_stopped(fetch(client, wanted, watched)).await
 }
 
 async fn fetch(client: &Client, download: Download, watched: &Watched) -> Result<Downloaded> {

@@ -7,7 +7,10 @@
 //! for goes into the key as well: sealed for one import, it opens for no other.
 //!
 //! A sealed stream is made once and kept: what is sent again is the same bytes, so that no nonce is
-//! ever used for two texts.
+//! ever used for two texts. What two machines say to each other while both are there is sealed by
+//! [`line`].
+
+pub mod line;
 
 use std::fmt;
 use std::fs;
@@ -18,7 +21,7 @@ use hpke::aead::ExportOnlyAead;
 use hpke::kdf::HkdfSha256;
 use hpke::kem::X25519HkdfSha256;
 use hpke::{Deserializable as _, Kem, OpModeR, OpModeS, Serializable as _};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use spaceport_types::{Cause, Error, Kind, Result};
@@ -216,7 +219,8 @@ impl<W: Write> Sealer<W> {
         header[8..16].copy_from_slice(&key.id());
         header[16..].copy_from_slice(&shared.to_bytes());
         out.write_all(&header)?;
-        let chunks = Chunks::new(&header, |label, out| context.export(label, out))?;
+        let chunks =
+            Chunks::new(&AES_256_GCM, &header, "stream", |label, out| context.export(label, out))?;
         Ok(Self { out, chunks, pending: Zeroizing::new(Vec::with_capacity(CHUNK + TAG)) })
     }
 
@@ -320,7 +324,8 @@ impl<R: Read> Opener<R> {
             )
         });
         let context = context.map_err(|_| corrupt("the bundle's seal holds no usable key"))?;
-        let chunks = Chunks::new(&header, |label, out| context.export(label, out))?;
+        let chunks =
+            Chunks::new(&AES_256_GCM, &header, "stream", |label, out| context.export(label, out))?;
         Ok(Self {
             input,
             chunks,
@@ -381,16 +386,19 @@ struct Chunks {
 }
 
 impl Chunks {
+    /// `label` tells one direction from another under the same agreement.
     fn new(
+        algorithm: &'static Algorithm,
         header: &[u8],
+        label: &str,
         export: impl Fn(&[u8], &mut [u8]) -> std::result::Result<(), hpke::HpkeError>,
     ) -> Result<Self> {
         let bug = || Error::new(Kind::Internal, "the seal's key could not be derived");
         let mut key = Zeroizing::new([0; 32]);
         let mut prefix = [0; 7];
-        export(b"stream key", &mut *key).map_err(|_| bug())?;
-        export(b"stream nonce", &mut prefix).map_err(|_| bug())?;
-        let key = UnboundKey::new(&AES_256_GCM, &*key).map_err(|_| bug())?;
+        export(format!("{label} key").as_bytes(), &mut *key).map_err(|_| bug())?;
+        export(format!("{label} nonce").as_bytes(), &mut prefix).map_err(|_| bug())?;
+        let key = UnboundKey::new(algorithm, &*key).map_err(|_| bug())?;
         Ok(Self { key: LessSafeKey::new(key), prefix, aad: Sha256::digest(header).into(), next: 0 })
     }
 

@@ -6,18 +6,18 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use spaceport_spaces::Client;
 use spaceport_types::{Cause, Error, Kind, Result};
 use spaceport_wire::pb::{
     MakeDirRequest, MakeDirResponse, MoveRequest, MoveResponse, RemoveRequest, RemoveResponse,
     WriteFileHeader, WriteFileRequest, WriteFileResponse, WriteMode, write_file_request,
 };
 
-use super::local::{Entry, Reading, Source};
+use super::local::{Entry, Files};
 use super::{
     CHUNK, Count, MAX_NAMES, Watched, What, digest, fresh, is_folder, no_free_name, numbered, stat,
     verify,
 };
-use crate::{Client, Spaces};
 
 /// The largest text that is written at once. What is larger is a file, which `upload` sends.
 const LONGEST_TEXT: usize = 1 << 20;
@@ -25,8 +25,6 @@ const LONGEST_TEXT: usize = 1 << 20;
 /// What to upload.
 #[derive(Clone, Debug)]
 pub struct Upload {
-    /// The Space, by name or id.
-    pub space: String,
     /// A file or a folder of this machine.
     pub path: PathBuf,
     /// Its path in the Space. A file that is there is written over. `None`: a free name in the
@@ -59,8 +57,6 @@ pub struct Uploaded {
 /// A text to write.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// The Space, by name or id.
-    pub space: String,
     /// Its path in the Space. A file that is there is written over.
     pub path: String,
     /// The whole of it.
@@ -70,8 +66,6 @@ pub struct Write {
 /// A text that was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct Written {
-    /// The Space's id.
-    pub space: String,
     /// Where it is in the Space.
     pub path: String,
     /// Its bytes.
@@ -82,84 +76,80 @@ pub struct Written {
     pub verified: bool,
 }
 
-impl Spaces {
-    /// Puts a file or a folder at a path of a Space, with every folder on the way there. A folder
-    /// comes to be at once, and where nothing was.
-    ///
-    /// # Errors
-    ///
-    /// As [`Spaces::send_file`].
-    pub async fn upload(&self, upload: Upload, watched: &Watched) -> Result<Uploaded> {
-        let (client, _) = self.client(&upload.space)?;
-        let source = Source::read(&upload.path, false, &watched.stop);
-        let source = watched.unless_stopped(source).await?;
-        let dest = match upload.dest.filter(|dest| !dest.is_empty()) {
-            Some(dest) => dest.trim_end_matches('/').to_owned(),
-            None => free(&client, &source.name).await?,
-        };
-        let count = Count::new(watched, source.bytes);
-        let dest = match (source.what, source.entries.first()) {
-            (What::File, Some(file)) => {
-                let written = write_file(&client, file, &dest, &count);
-                watched.unless_stopped(written).await?
-            }
-            _ => folder(&client, &source, dest, watched, &count).await?,
-        };
-        let folders = source.entries.iter().filter(|entry| entry.folder).count();
-        let single = source.entries.first().filter(|entry| !entry.folder);
-        Ok(Uploaded {
-            source: source.path.display().to_string(),
-            dest,
-            kind: source.what,
-            files: source.entries.len() - folders,
-            directories: folders,
-            bytes: source.bytes,
-            sha256: single.map(|entry| entry.sha256.clone()),
-            verified: true,
-        })
-    }
-
-    /// Writes a text to a file of a Space.
-    ///
-    /// # Errors
-    ///
-    /// As [`Spaces::upload`], and `invalid_argument` for a text of more than 1 MiB.
-    pub async fn write(&self, write: Write, watched: &Watched) -> Result<Written> {
-        let (client, space) = self.client(&write.space)?;
-        let bytes = write.content.len();
-        if bytes > LONGEST_TEXT {
-            return Err(Error::new(
-                Kind::InvalidArgument,
-                format!("the text has {bytes} bytes, and at most {LONGEST_TEXT} are written"),
-            )
-            .issue(spaceport_types::Issue {
-                path: "content".to_owned(),
-                constraint: "maximum".into(),
-                limit: Some(LONGEST_TEXT.to_string()),
-            })
-            .hint("Put it into a file, and use `upload`"));
+/// Puts a file or a folder at a path of a Space, with every folder on the way there. A folder
+/// comes to be at once, and where nothing was.
+///
+/// # Errors
+///
+/// As [`send`](fn@super::send).
+pub async fn upload(client: &Client, upload: Upload, watched: &Watched) -> Result<Uploaded> {
+    let source = Files::read(&upload.path, false, &watched.stop);
+    let source = watched.unless_stopped(source).await?;
+    let dest = match upload.dest.filter(|dest| !dest.is_empty()) {
+        Some(dest) => dest.trim_end_matches('/').to_owned(),
+        None => free(client, &source.name).await?,
+    };
+    let count = Count::new(watched, source.bytes);
+    let dest = match (source.what, source.entries.first()) {
+        (What::File, Some(file)) => {
+            let written = write_file(client, (&source, file), &dest, &count);
+            watched.unless_stopped(written).await?
         }
-        let sha256 = digest(Sha256::new_with_prefix(write.content.as_bytes()));
-        let header = WriteFileHeader {
-            path: write.path,
-            mode: WriteMode::Overwrite.into(),
-            create_parents: true,
-            expected_size: bytes as u64,
-            expected_sha256: sha256.clone(),
-            ..WriteFileHeader::default()
-        };
-        let data = Some(Bytes::from(write.content)).filter(|data| !data.is_empty());
-        let messages = stream::iter(
-            [Some(message(write_file_request::Message::Header(header))), data.map(data_message)]
-                .into_iter()
-                .flatten(),
-        );
-        let written = client.write("FilesystemService/WriteFile", messages);
-        let written: WriteFileResponse = watched.unless_stopped(written).await?;
-        let path = written.entry.unwrap_or_default().path;
-        verify(&path, &sha256, &written.sha256)?;
-        Ok(Written { space, path, bytes: bytes as u64, sha256, verified: true })
+        _ => folder(client, &source, dest, watched, &count).await?,
+    };
+    let folders = source.entries.iter().filter(|entry| entry.folder).count();
+    let single = source.entries.first().filter(|entry| !entry.folder);
+    Ok(Uploaded {
+        source: source.path.display().to_string(),
+        dest,
+        kind: source.what,
+        files: source.entries.len() - folders,
+        directories: folders,
+        bytes: source.bytes,
+        sha256: single.map(|entry| entry.sha256.clone()),
+        verified: true,
+    })
+}
+
+/// Writes a text to a file of a Space.
+///
+/// # Errors
+///
+/// As [`upload`], and `invalid_argument` for a text of more than 1 MiB.
+pub async fn write(client: &Client, write: Write, watched: &Watched) -> Result<Written> {
+    let bytes = write.content.len();
+    if bytes > LONGEST_TEXT {
+        return Err(Error::new(
+            Kind::InvalidArgument,
+            format!("the text has {bytes} bytes, and at most {LONGEST_TEXT} are written"),
+        )
+        .issue(spaceport_types::Issue {
+            path: "content".to_owned(),
+            constraint: "maximum".into(),
+            limit: Some(LONGEST_TEXT.to_string()),
+        })
+        .hint("Put it into a file, and use `upload`"));
     }
+    let sha256 = digest(Sha256::new_with_prefix(write.content.as_bytes()));
+    let header = WriteFileHeader {
+        path: write.path,
+        mode: WriteMode::Overwrite.into(),
+        create_parents: true,
+        expected_size: bytes as u64,
+        expected_sha256: sha256.clone(),
+        ..WriteFileHeader::default()
+    };
+    let data = Some(Bytes::from(write.content)).filter(|data| !data.is_empty());
+    let messages = stream::iter(
+        [Some(message(write_file_request::Message::Header(header))), data.map(data_message)]
+            .into_iter()
+            .flatten(),
+    );
+    let written = client.write("FilesystemService/WriteFile", messages);
+    let written: WriteFileResponse = watched.unless_stopped(written).await?;
+    let path = written.entry.unwrap_or_default().path;
+    verify(&path, &sha256, &written.sha256)?;
+    Ok(Written { path, bytes: bytes as u64, sha256, verified: true })
 }
 
 /// A name in the downloads that nothing has.
@@ -176,7 +166,7 @@ async fn free(client: &Client, name: &str) -> Result<String> {
 /// Writes a folder beside its destination, and then gives it its name.
 async fn folder(
     client: &Client,
-    source: &Source,
+    source: &Files,
     dest: String,
     watched: &Watched,
     count: &Count,
@@ -218,7 +208,7 @@ async fn folder(
     named
 }
 
-async fn fill(client: &Client, source: &Source, staged: &str, count: &Count) -> Result<()> {
+async fn fill(client: &Client, source: &Files, staged: &str, count: &Count) -> Result<()> {
     for entry in &source.entries {
         let below = entry.relative.strip_prefix(&*source.name).unwrap_or_default();
         let path = format!("{staged}{below}");
@@ -227,14 +217,19 @@ async fn fill(client: &Client, source: &Source, staged: &str, count: &Count) -> 
                 MakeDirRequest { path, parents: true, mode: entry.mode, ..Default::default() };
             let _made: MakeDirResponse = client.call("FilesystemService/MakeDir", request).await?;
         } else {
-            write_file(client, entry, &path, count).await?;
+            write_file(client, (source, entry), &path, count).await?;
         }
     }
     Ok(())
 }
 
 /// Writes one file, and answers where it is.
-async fn write_file(client: &Client, entry: &Entry, dest: &str, count: &Count) -> Result<String> {
+async fn write_file(
+    client: &Client,
+    (source, entry): (&Files, &Entry),
+    dest: &str,
+    count: &Count,
+) -> Result<String> {
     let header = WriteFileHeader {
         path: dest.to_owned(),
         mode: WriteMode::Overwrite.into(),
@@ -247,7 +242,7 @@ async fn write_file(client: &Client, entry: &Entry, dest: &str, count: &Count) -
     // What goes wrong on this side ends the messages, and is told here.
     let (failed, mut failure) = tokio::sync::oneshot::channel();
     let first = message(write_file_request::Message::Header(header));
-    let state = (Reading::open(&entry.path, 0)?, failed, count.clone());
+    let state = (source.open(entry, 0)?, failed, count.clone());
     let rest = stream::unfold(Some(state), |state| async move {
         let (reading, failed, count) = state?;
         match reading.next(CHUNK).await {

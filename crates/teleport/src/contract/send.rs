@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use spaceport_spaces::Client;
 use spaceport_types::{Cause, Error, Issue, Kind, Result};
 use spaceport_wire::pb::{
     AbortReceiveFilesRequest, AbortReceiveFilesResponse, BeginReceiveFilesRequest,
@@ -12,9 +13,10 @@ use spaceport_wire::pb::{
     ConflictPolicy, ReceiveFilesChunkRequest, ReceiveFilesChunkResponse, TransferEntry,
 };
 
-use super::local::{Entry, Reading, Source};
+use super::local::{Entry, Files, changed};
 use super::{CHUNK, Count, Watched, What, fresh, verify};
-use crate::{Client, Spaces};
+use crate::digest::Digest;
+use crate::receive::{Conflict, Total};
 
 /// How long the Space may take to check and publish everything.
 const COMMIT: Duration = Duration::from_secs(15 * 60);
@@ -25,10 +27,10 @@ const LARGEST: usize = 4 << 20;
 /// What to send.
 #[derive(Clone, Debug)]
 pub struct SendFile {
-    /// The Space, by name or id.
-    pub space: String,
     /// A file or a folder of this machine.
     pub path: PathBuf,
+    /// What to do with names that are taken.
+    pub conflict: Conflict,
     /// Below the folder where the Space receives files; empty is that folder. `~/Downloads/…` is
     /// understood as the same.
     pub target_directory: String,
@@ -56,7 +58,7 @@ pub struct Sent {
     /// What they left out; the first 200.
     pub skipped_by_ignorefiles: Vec<String>,
     /// How much they left out.
-    pub skipped_count: usize,
+    pub skipped_count: u64,
     /// What the Space did not publish.
     pub skipped_by_guest: Vec<String>,
     /// Whether the Space has every byte; nothing else is answered.
@@ -74,52 +76,73 @@ pub struct SentFile {
     pub sha256: String,
 }
 
-impl Spaces {
-    /// Sends a file or a folder to where a Space receives them. All of it arrives, or nothing does;
-    /// what has its name already stays, and it gets another.
-    ///
-    /// # Errors
-    ///
-    /// As [`Spaces::client`](crate::Client::call); `not_found` and `io` for the files of this
-    /// machine, `transfer_failed`, and `cancelled`.
-    pub async fn send_file(&self, send: SendFile, watched: &Watched) -> Result<Sent> {
-        let (client, _) = self.client(&send.space)?;
-        let subfolder = below_downloads(&send.target_directory)?;
-        let source = Source::read(&send.path, send.respect_ignorefiles, &watched.stop);
-        let source = watched.unless_stopped(source).await?;
-        let id = format!("spaceport-{}", fresh()?);
-        let request = BeginReceiveFilesRequest {
-            transfer_id: id.clone(),
-            destination_subdir: subfolder,
-            entries: source.entries.iter().map(declared).collect(),
-            conflict_policy: ConflictPolicy::Rename.into(),
-            ..BeginReceiveFilesRequest::default()
-        };
-        // Whether it began is known, so that it is known what to take back.
-        let begun: BeginReceiveFilesResponse =
-            client.call("TeleportService/BeginReceiveFiles", request).await?;
-        let sent = watched.unless_stopped(chunks(&client, &source, &id, begun, watched)).await;
-        if let Err(error) = sent {
-            take_back(&client, id).await;
-            return Err(error);
-        }
-        // Not to be stopped: it happens at once, and then it has happened.
-        let request = CommitReceiveFilesRequest { transfer_id: id.clone() };
-        let committed: Result<CommitReceiveFilesResponse> =
-            client.call_within(COMMIT, "TeleportService/CommitReceiveFiles", request).await;
-        match committed {
-            Ok(committed) => sent_as(&source, &send, committed),
-            Err(error) => {
-                take_back(&client, id).await;
-                Err(error)
+/// Sends a file or a folder to where a Space receives them. All of it arrives, or nothing does;
+/// what is done where a name is taken is `send.conflict`.
+///
+/// # Errors
+///
+/// As [`Spaces::client`](crate::Client::call); `not_found` and `io` for the files of this
+/// machine, `transfer_failed`, and `cancelled`.
+pub async fn send(client: &Client, send: SendFile, watched: &Watched) -> Result<Sent> {
+    send_summed(client, send, watched, &mut Total::default()).await
+}
+
+/// The same; adds what was sent to a sum of several.
+pub(crate) async fn send_summed(
+    client: &Client,
+    send: SendFile,
+    watched: &Watched,
+    total: &mut Total,
+) -> Result<Sent> {
+    let subfolder = below_downloads(&send.target_directory)?;
+    let source = Files::read(&send.path, send.respect_ignorefiles, &watched.stop);
+    let source = watched.unless_stopped(source).await?;
+    let id = format!("spaceport-{}", fresh()?);
+    let request = BeginReceiveFilesRequest {
+        transfer_id: id.clone(),
+        destination_subdir: subfolder,
+        entries: source.entries.iter().map(declared).collect(),
+        conflict_policy: policy(send.conflict).into(),
+        ..BeginReceiveFilesRequest::default()
+    };
+    // Whether it began is known, so that it is known what to take back.
+    let begun: BeginReceiveFilesResponse =
+        client.call("TeleportService/BeginReceiveFiles", request).await?;
+    let sent = watched.unless_stopped(chunks(client, &source, &id, begun, watched)).await;
+    if let Err(error) = sent {
+        take_back(client, id).await;
+        return Err(error);
+    }
+    // Not to be stopped: it happens at once, and then it has happened.
+    let request = CommitReceiveFilesRequest { transfer_id: id.clone() };
+    let committed: Result<CommitReceiveFilesResponse> =
+        client.call_within(COMMIT, "TeleportService/CommitReceiveFiles", request).await;
+    match committed {
+        Ok(committed) => {
+            for entry in &source.entries {
+                let digest: Option<Digest> = entry.sha256.parse().ok();
+                total.add(entry.relative.as_bytes(), digest.as_ref());
             }
+            sent_as(&source, &send, committed)
         }
+        Err(error) => {
+            take_back(client, id).await;
+            Err(error)
+        }
+    }
+}
+
+const fn policy(conflict: Conflict) -> ConflictPolicy {
+    match conflict {
+        Conflict::Overwrite => ConflictPolicy::Overwrite,
+        Conflict::Skip => ConflictPolicy::Skip,
+        Conflict::Rename | Conflict::Refuse => ConflictPolicy::Rename,
     }
 }
 
 async fn chunks(
     client: &Client,
-    source: &Source,
+    source: &Files,
     id: &str,
     begun: BeginReceiveFilesResponse,
     watched: &Watched,
@@ -140,13 +163,13 @@ async fn chunks(
         if entry.folder || entry.size == 0 {
             continue;
         }
-        let mut reading = Reading::open(&entry.path, 0)?;
+        let mut reading = source.open(entry, 0)?;
         while at < entry.size {
             let room = usize::try_from(entry.size - at).unwrap_or(most).min(most);
             let (rest, data) = reading.next(room).await?;
             reading = rest;
             if data.is_empty() {
-                return Err(changed(entry));
+                return Err(changed(&entry.relative));
             }
             let length = data.len();
             let request =
@@ -167,13 +190,6 @@ async fn chunks(
     Ok(())
 }
 
-fn changed(entry: &Entry) -> Error {
-    let shown = entry.path.display();
-    Error::because(Cause::SizeMismatch, format!("`{shown}` became shorter while it was sent"))
-        .with("path", shown)
-        .hint("Send it again once nothing writes to it")
-}
-
 /// Nobody is left who would hear that this failed; the Space forgets it by itself within the hour.
 async fn take_back(client: &Client, transfer_id: String) {
     let request = AbortReceiveFilesRequest { transfer_id };
@@ -190,12 +206,15 @@ fn declared(entry: &Entry) -> TransferEntry {
         size: entry.size,
         sha256: entry.sha256.clone(),
         mode: entry.mode,
-        modified_at: Some(prost_types::Timestamp { seconds, nanos: nanos as i32 }),
+        modified_at: Some(prost_types::Timestamp {
+            seconds,
+            nanos: i32::try_from(nanos).unwrap_or(0),
+        }),
     }
 }
 
 /// Checks that every file is there as it was sent.
-fn sent_as(source: &Source, send: &SendFile, done: CommitReceiveFilesResponse) -> Result<Sent> {
+fn sent_as(source: &Files, send: &SendFile, done: CommitReceiveFilesResponse) -> Result<Sent> {
     let mut there: HashMap<&str, u32> = HashMap::new();
     for file in &done.files {
         *there.entry(&*file.sha256).or_default() += 1;
@@ -241,7 +260,7 @@ fn published(done: &CommitReceiveFilesResponse, name: &str) -> String {
 }
 
 /// The part of a path below where files are received.
-fn below_downloads(folder: &str) -> Result<String> {
+pub(crate) fn below_downloads(folder: &str) -> Result<String> {
     let folder = folder.trim_end_matches('/');
     let below = match folder.strip_prefix("~/Downloads") {
         Some("") => "",

@@ -1,14 +1,10 @@
-//! Files between this machine and a Space: each byte is hashed at both ends, and what does not
-//! arrive whole does not arrive at all.
+//! Files between this machine and any Space of the public contract, by its own calls: each byte is hashed
+//! at both ends, and what does not arrive whole does not arrive at all.
 //!
-//! [`Spaces::send_file`] puts something where the Space receives files; [`Spaces::upload`],
-//! [`Spaces::write`] and [`Spaces::download`] name a path in the Space. A transfer that is stopped
-//! ends with `cancelled`, after what was staged at either end has been taken away.
-//!
-//! [`Spaces::send_file`]: crate::Spaces::send_file
-//! [`Spaces::upload`]: crate::Spaces::upload
-//! [`Spaces::write`]: crate::Spaces::write
-//! [`Spaces::download`]: crate::Spaces::download
+//! [`send`] puts something where the Space receives files; [`upload`], [`write`] and [`download`] name a path in
+//! the Space. A transfer that is stopped ends with `cancelled`, after what was staged at either end has been
+//! taken away. Nothing is sealed here: a relay is between only where the caller has said that it may be.
+//! Between two spaceports, [`stream`](crate::stream) does the same faster, sealed, and goes on where it broke off.
 
 mod download;
 mod local;
@@ -26,11 +22,12 @@ use spaceport_types::{Cause, Disposition, Error, Kind, Result};
 use spaceport_wire::pb::{EntryInfo, FileType, StatRequest, StatResponse};
 use tokio_util::sync::CancellationToken;
 
-use crate::Client;
+use spaceport_spaces::Client;
 
-pub use download::{Download, Downloaded};
-pub use send::{SendFile, Sent, SentFile};
-pub use upload::{Upload, Uploaded, Write, Written};
+pub use download::{Download, Downloaded, download};
+pub use send::{SendFile, Sent, SentFile, send};
+pub(crate) use send::{below_downloads, send_summed};
+pub use upload::{Upload, Uploaded, Write, Written, upload, write};
 
 /// Bytes of one message. Larger ones are no faster, and a transfer is stopped between two.
 const CHUNK: usize = 1 << 20;
