@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use spaceport_spaces::Client;
-use spaceport_spaces::files::Watched;
 use spaceport_spaces::verbs::Receiver;
 use spaceport_teleport::Manifest;
 use spaceport_teleport::consent::How;
+use spaceport_teleport::contract::Watched;
 use spaceport_teleport::manifest::{App, Choice, Scope};
 use spaceport_teleport::push::{Push, Pushed, Source, Step, Watch};
 use spaceport_types::{Error, Issue, Kind, Result};
