@@ -38,6 +38,9 @@ const DELAY: Duration = Duration::from_millis(250);
 /// How long the other side may take to hear that a transfer is given up.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
+/// How long it is tried to tell them, once nobody waits for it any more.
+const LINGER: Duration = Duration::from_secs(60);
+
 /// Bytes that are handed to the network in one piece: the other side holds as many in one buffer.
 const PIECE: usize = 64 << 10;
 
@@ -346,16 +349,26 @@ impl Line {
             () = self.given_up() => Err(cancelled()),
         };
         let answer = answer.map_err(broken)?;
+        let mut listening = Box::pin(listen(Cutter::new(START), answer, from_network));
         let done = tokio::select! {
             done = &mut end => done,
-            () = listen(Cutter::new(START), answer, from_network) => {
+            () = &mut listening => {
                 match timeout(GIVE_UP, end).await {
                     Ok(done) => done,
                     // It has yet to find out.
                     Err(_) => Ok(Err(super::talk::gone())),
                 }
             }
-            () = self.given_up() => Ok(Err(cancelled())),
+            () = self.given_up() => {
+                // The other side may hear of it yet, where this process goes on.
+                drop(tokio::spawn(timeout(LINGER, async move {
+                    tokio::select! {
+                        _ = end => {}
+                        () = listening => {}
+                    }
+                })));
+                Ok(Err(cancelled()))
+            }
         };
         let done = done.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "a thread ended early")));
         done.map_err(broken)
