@@ -17,6 +17,8 @@ struct Started<'a> {
     #[serde(flatten)]
     endpoints: &'a Endpoints,
     viewer_url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relay_viewer_url: Option<&'a str>,
     token_file: Option<String>,
 }
 
@@ -33,26 +35,39 @@ pub(crate) fn run(serve: &Serve, json: bool) -> Result<ExitCode> {
         let tools = mcp::of_space(own, gateway.token().clone());
         let gateway = gateway.with_tools(tools);
         let viewer_url = gateway.viewer_url()?;
-        let endpoints = gateway.endpoints();
+        let by_relay = gateway.relay_viewer_url()?;
+        let started = Started {
+            endpoints: gateway.endpoints(),
+            viewer_url: viewer_url.expose(),
+            relay_viewer_url: by_relay.as_ref().map(|url| url.expose().as_str()),
+            token_file,
+        };
         if json {
-            render::json(&Started { endpoints, viewer_url: viewer_url.expose(), token_file });
+            render::json(&started);
         } else {
-            announce(endpoints, viewer_url.expose(), token_file.as_deref(), demo);
+            announce(&started, demo);
         }
         gateway.run(stop).await?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn announce(endpoints: &Endpoints, viewer_url: &str, token_file: Option<&str>, demo: bool) {
+fn announce(started: &Started<'_>, demo: bool) {
+    let Started { endpoints, viewer_url, relay_viewer_url, token_file } = started;
     let what = if demo { "A demo desktop" } else { "This desktop" };
-    let token =
-        token_file.map_or_else(|| "the one you gave".to_owned(), |file| format!("kept in {file}"));
+    let token = token_file
+        .as_deref()
+        .map_or_else(|| "the one you gave".to_owned(), |file| format!("kept in {file}"));
+    let from_elsewhere = relay_viewer_url.map_or_else(String::new, |url| {
+        let url = render::printable(url);
+        format!("  From elsewhere, by the relay, which cannot see the picture:\n\n    {url}\n\n")
+    });
     let relay = endpoints.relay.as_deref().map_or_else(String::new, |url| {
         format!("  Through the relay    {}\n", render::printable(url))
     });
     render::line_out(&format!(
-        "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n  \
+        "\n  {what} is on the air. Open it in a browser:\n\n    {viewer_url}\n\n\
+         {from_elsewhere}  \
          gRPC, media socket   http://{http}\n  \
          MCP                  http://{http}/mcp\n  \
          QUIC, WebTransport   udp {quic}\n  \

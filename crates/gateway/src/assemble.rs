@@ -203,10 +203,23 @@ impl Gateway {
     ///
     /// As [`Service::viewer_ticket`].
     pub fn viewer_url(&self) -> Result<Redacted<String>> {
-        let key = if self.sealed { Some(media_key()?) } else { None };
+        self.page(&self.url(), self.sealed)
+    }
+
+    /// The same by the relay, if there is one. What that carries is sealed: it has no part in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::viewer_ticket`].
+    pub fn relay_viewer_url(&self) -> Result<Option<Redacted<String>>> {
+        self.endpoints.relay.as_deref().map(|url| self.page(url, true)).transpose()
+    }
+
+    fn page(&self, base: &str, sealed: bool) -> Result<Redacted<String>> {
+        let key = if sealed { Some(media_key()?) } else { None };
         let ttl = Some(auth::VIEWER_TICKET_TTL);
         let ticket = self.service.viewer_ticket(ttl, Policy::ViewOnly, key)?;
-        Ok(Redacted::new(format!("{}{}", self.url(), ticket.viewer_path.expose())))
+        Ok(Redacted::new(format!("{base}{}", ticket.viewer_path.expose())))
     }
 
     /// Serves until `shutdown` completes, then says goodbye to everyone.
