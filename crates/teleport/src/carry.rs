@@ -220,18 +220,24 @@ async fn stopped_by<T>(
     work.await
 }
 
-/// One who is told of steps, from one who is told of bytes.
+/// One who is told of steps, from one who is told of bytes: those only grow.
 fn watch(watched: &Watched) -> Watch {
-    let (progress, last) = (Arc::clone(&watched.progress), AtomicU64::new(0));
+    let (progress, told) = (Arc::clone(&watched.progress), AtomicU64::new(0));
+    let whole = AtomicU64::new(0);
+    let tell = move |done, total| {
+        if done > told.fetch_max(done, Ordering::Relaxed) {
+            progress(done, total);
+        }
+    };
     Arc::new(move |step| match step {
         Step::Looking => {}
         Step::Moving { done, total } => {
-            last.store(total, Ordering::Relaxed);
-            progress(done, total);
+            whole.store(total, Ordering::Relaxed);
+            tell(done, total);
         }
         Step::Publishing => {
-            let total = last.load(Ordering::Relaxed);
-            progress(total, total);
+            let total = whole.load(Ordering::Relaxed);
+            tell(total, total);
         }
     })
 }
