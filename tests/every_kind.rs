@@ -15,7 +15,9 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use prost::Message as _;
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Agent, Gateway, Refused, Request, Start, TOKEN, binary};
+use spaceport_tests::{
+    Agent, Gateway, RELAY_TOKEN, Refused, Relay, Request, Start, TOKEN, binary, call_at,
+};
 use spaceport_types::{Cause, Kind, Size};
 use spaceport_wire::pb::{
     BeginReceiveFilesRequest, BeginReceiveFilesResponse, ErrorInfo, GetCapabilitiesRequest,
@@ -47,7 +49,6 @@ const OWN_FILES: Shown = No("it is about files of the machine of whoever asks");
 const NO_LACK: Shown = No("every Space has what can be asked for; a missing codec is `stream`");
 const NO_BUNDLE: Shown =
     No("a Space refuses only a whole sealed bundle that its app cannot take in");
-const NO_RELAY: Shown = No("no verb is for Spaces behind a relay alone");
 const OTHERS: Shown = No("it is what a client makes of another server's failure");
 const A_BUG: Shown = No("nothing is known that provokes it; a client passes on that of a Space");
 
@@ -92,7 +93,7 @@ const TABLE: [Row; 24] = [
     (Kind::Stream, [Yes, Yes, Yes, Yes]),
     (Kind::TransferFailed, [Yes, Yes, NO_FILES, Yes]),
     (Kind::TeleportRefused, [Yes, NO_BUNDLE, NO_FILES, Yes]),
-    (Kind::Relay, [NO_RELAY, NO_RELAY, NO_RELAY, NO_RELAY]),
+    (Kind::Relay, [Yes, Yes, Yes, Yes]),
     (Kind::Env, [Yes, OTHERS, OTHERS, Yes]),
     (Kind::Mcp, [No("the peer that failed cannot be told"), OTHERS, OTHERS, Yes]),
     (Kind::Io, [Yes, OWN_FILES, OWN_FILES, Yes]),
@@ -183,6 +184,17 @@ impl World {
     }
 
     fn http(&self, method: &str, path: &str, more: &[(&str, &str)], body: &str) -> Option<Report> {
+        self.http_at(self.gateway.http(), method, path, more, body)
+    }
+
+    fn http_at(
+        &self,
+        at: SocketAddr,
+        method: &str,
+        path: &str,
+        more: &[(&str, &str)],
+        body: &str,
+    ) -> Option<Report> {
         let authorization = format!("Bearer {TOKEN}");
         let mut headers = vec![("authorization", &*authorization)];
         for &(name, value) in more {
@@ -190,7 +202,7 @@ impl World {
             headers.push((name, value));
         }
         let request = Request { method, path, headers: &headers, body: body.as_bytes() };
-        let answer = request.send(self.gateway.http()).unwrap();
+        let answer = request.send(at).unwrap();
         assert_eq!(answer.headers["content-type"], "application/problem+json", "{}", answer.text());
         let problem = answer.json();
         let report = Report::of(&problem);
@@ -593,6 +605,34 @@ fn json() {
     let said = [world.mcp("list_spaces", json!({})), None, None, world.cli(&["spaces"])];
     check_alike(Kind::Json, said);
 }
+
+/// A machine that was let in at a relay, and is not there.
+#[test]
+fn relay() {
+    let mut world = World::new();
+    let relay = Relay::start(&[]);
+    let authorization = format!("Bearer {RELAY_TOKEN}");
+    let headers = [("authorization", &*authorization)];
+    let body = br#"{"id":"build-box","name":"Build box"}"#;
+    let let_in = Request { method: "POST", path: "/v1/machines", headers: &headers, body };
+    let let_in = let_in.send(relay.http()).unwrap();
+    assert_eq!(let_in.status, 201, "{}", let_in.text());
+    let url = relay.machine_url("build-box");
+    let at = relay.http();
+    let call = GetCapabilitiesRequest::default();
+    let said = [
+        world.mcp(
+            "relay_register_space",
+            json!({ "relay": relay.url(), "machine_id": "build-box" }),
+        ),
+        grpc(call_at::<GetCapabilitiesResponse>(at, "/m/build-box", TOKEN, CAPABILITIES, &call)),
+        world.http_at(at, "GET", "/m/build-box/health", &[], ""),
+        world.cli(&["spaces", "add", &url]),
+    ];
+    check_alike(Kind::Relay, said);
+}
+
+const CAPABILITIES: &str = "SystemService/GetCapabilities";
 
 /// A spaceport with a bug in it says so, and whoever asked it passes that on as it was said.
 #[test]

@@ -5,10 +5,13 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Agent, Folder, Gateway, Script, Socket, TOKEN, Via, Window, binary};
+use spaceport_tests::{
+    Agent, Folder, Gateway, Relay, Script, Socket, Start, TOKEN, Via, Window, binary,
+};
 use spaceport_types::Size;
 
 fn root() -> PathBuf {
@@ -460,6 +463,50 @@ async fn an_agent_does_its_whole_job() {
     let there = fs::read_to_string(gateway.home().join(".claude/.credentials.json")).unwrap();
     assert_eq!(there, secret, "it is signed in there");
     assert!(!receipt.to_string().contains("s3cret"), "and nobody was told how");
+}
+
+#[tokio::test]
+async fn an_agent_works_with_a_space_behind_a_relay() {
+    let relay = Relay::start(&[]);
+    let joining = relay.joining("build-box");
+    let arguments: Vec<_> = joining.iter().map(String::as_str).collect();
+    let start = Start { test_pattern: true, arguments: &arguments, ..Start::default() };
+    let gateway = Gateway::start(start);
+    relay.wait("build-box", true, Duration::from_secs(20));
+    let mut agent = Agent::new("initialize");
+    let register = |token: &str| json!({ "relay": relay.url(), "machine_id": "build-box", "token": token, "name": "far" });
+    // The relay lets anybody ask; the Space lets in who has its token.
+    assert_eq!(agent.fail("relay_register_space", register("wrong"))["kind"], "unauthenticated");
+    let far = agent.get("relay_register_space", register(TOKEN));
+    assert_eq!(
+        (&far["id"], &far["provider"], &far["name"]),
+        (&json!("relay:build-box"), &json!("relay"), &json!("far"))
+    );
+    assert_eq!(agent.get("list_spaces", json!({})), json!([far]));
+    let status = agent.get("stream_status", json!({ "space": "build-box" }));
+    assert!(status["features"].as_array().unwrap().contains(&json!("desktop_stream")), "{status}");
+    let endpoint = agent.get("stream_endpoint", json!({ "space": "far" }));
+    let at = format!("ws://{}", relay.http());
+    let path = endpoint["ws_url"].as_str().unwrap().strip_prefix(&at).unwrap();
+    assert!(path.starts_with("/m/build-box/media?"), "{endpoint}");
+    let mut socket = Socket::open(relay.http(), path, Via::Query, None).await.unwrap();
+    let (header, frame) = socket.packet().await;
+    assert!(header["keyframe"] == true && !frame.is_empty(), "{header}");
+    socket.leave().await;
+    // A person names it by its address.
+    let mut command = Command::new(binary());
+    command.args(["spaces", "status", &relay.machine_url("build-box"), "--json"]);
+    command.env("SPACEPORT_TOKEN", TOKEN).env("SPACEPORT_CONFIG_DIR", agent.home().join("another"));
+    let said: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!((&said["id"], &said["provider"]), (&json!("relay:build-box"), &json!("relay")));
+
+    drop(gateway);
+    relay.wait("build-box", false, Duration::from_secs(20));
+    let gone = agent.fail("stream_status", json!({ "space": "far" }));
+    assert_eq!((&gone["kind"], &gone["retryable"]), (&json!("relay"), &json!(true)), "{gone}");
+    let forgotten = agent.get("relay_unregister_space", json!({ "space": "far" }));
+    assert_eq!(forgotten["id"], "relay:build-box");
+    assert_eq!(agent.get("list_spaces", json!({})), json!([]));
 }
 
 #[test]

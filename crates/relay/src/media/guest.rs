@@ -16,6 +16,7 @@ use spaceport_wire::relay::{Head, Refusal};
 use spaceport_wire::relay_media::{Admit, Admitted, FromSession, Resume, Watch, Way};
 use subtle::ConstantTimeEq as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use crate::tunnel::write;
@@ -115,7 +116,7 @@ impl Guest {
         let mut shown = self.shown();
         let known = shown.entry(id).or_insert(Shown { admission, key, holders: 0 });
         known.holders += 1;
-        Ok(Holding { guest: self.clone(), shown: known.clone(), hold })
+        Ok(Holding { guest: self.clone(), shown: known.clone(), hold: Some(hold) })
     }
 
     /// Answers, and holds the session for as long as the stream is there.
@@ -134,21 +135,24 @@ impl Guest {
             }
         };
         if write(&mut stream, &FromSession::Admitted(Box::new(admitted))).await.is_err() {
-            return holding.keep();
+            return;
         }
+        let Some(hold) = &holding.hold else { return };
         let mut nothing = [0; 1];
         tokio::select! {
-            reason = holding.hold.closed() => {
+            reason = hold.closed() => {
                 let closed = FromSession::Closed(Refusal::from(&*reason));
                 drop(write(&mut stream, &closed).await);
                 drop(stream.shutdown().await);
             }
             left = stream.read(&mut nothing) => match left {
                 // The relay has let go of it.
-                Ok(_) => drop(stream.shutdown().await),
-                Err(_) => holding.keep(),
+                Ok(1..) => drop(stream.shutdown().await),
+                // An end without a word: some carriers finish their streams when they are cut off.
+                Ok(0) | Err(_) => return,
             },
         }
+        holding.release();
     }
 
     async fn watch<S>(&self, watch: &Watch, mut stream: S)
@@ -183,7 +187,8 @@ impl fmt::Debug for Guest {
 struct Holding {
     guest: Guest,
     shown: Shown,
-    hold: Hold,
+    /// Gone with [`Holding::release`].
+    hold: Option<Hold>,
 }
 
 impl Holding {
@@ -210,25 +215,44 @@ impl Holding {
         })
     }
 
-    /// The tunnel is lost, and the relay may come back for it.
-    fn keep(self) {
-        tokio::spawn(async move {
-            tokio::select! {
-                () = sleep(KEPT) => {}
-                _ = self.hold.closed() => {}
-            }
-        });
+    /// Nobody comes back for it.
+    fn release(mut self) {
+        self.hold = None;
     }
 }
 
 impl Drop for Holding {
+    /// Unless it was released, the tunnel was lost, whoever noticed first, and the relay may come back.
+    fn drop(&mut self) {
+        let id = self.shown.admission.pass.session.clone();
+        let holder = Holder { guest: self.guest.clone(), id };
+        if let Some(hold) = self.hold.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                tokio::select! {
+                    () = sleep(KEPT) => {}
+                    _ = hold.closed() => {}
+                }
+                drop(holder);
+            });
+        }
+    }
+}
+
+/// One of those for whom a session is known.
+struct Holder {
+    guest: Guest,
+    id: SessionId,
+}
+
+impl Drop for Holder {
     fn drop(&mut self) {
         let mut shown = self.guest.shown();
-        let id = &self.shown.admission.pass.session;
-        if let Some(known) = shown.get_mut(id) {
+        if let Some(known) = shown.get_mut(&self.id) {
             known.holders -= 1;
             if known.holders == 0 {
-                shown.remove(id);
+                shown.remove(&self.id);
             }
         }
     }

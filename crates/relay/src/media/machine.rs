@@ -149,7 +149,7 @@ impl Machine {
         };
         let Some(sender) = sender else {
             // Ended, and not broken off: that would mean that the tunnel is lost.
-            drop(stream.get_mut().shutdown().await);
+            let_go(&mut stream).await;
             return Ok(());
         };
         let first = sender.borrow().clone();
@@ -189,7 +189,7 @@ impl Keeper {
                 said = stream.next() => said,
                 () = over(tunnel.as_ref()) => Ok(None),
                 _ = self.closing.closed() => {
-                    drop(stream.get_mut().shutdown().await);
+                    let_go(&mut stream).await;
                     return;
                 }
             };
@@ -243,6 +243,13 @@ impl Keeper {
     fn close(&self, machine: &Machine, reason: Error) {
         // It may be closed already.
         drop(machine.sessions.close_because(&self.id, reason));
+    }
+}
+
+/// Tells the machine that the session is not needed any more. A stream that ends without this was lost.
+async fn let_go(stream: &mut Reader<Stream, FromSession>) {
+    if stream.get_mut().write_all(&[0]).await.is_ok() {
+        drop(stream.get_mut().shutdown().await);
     }
 }
 
