@@ -1,7 +1,7 @@
 //! Files between this machine and any Space of the public contract, by its own calls: each byte is hashed
 //! at both ends, and what does not arrive whole does not arrive at all.
 //!
-//! [`send`] puts something where the Space receives files; [`upload`], [`write`] and [`download`] name a path in
+//! [`send()`] puts something where the Space receives files; [`upload()`], [`write()`] and [`download()`] name a path in
 //! the Space. A transfer that is stopped ends with `cancelled`, after what was staged at either end has been
 //! taken away. Nothing is sealed here: a relay is between only where the caller has said that it may be.
 //! Between two spaceports, [`stream`](crate::stream) does the same faster, sealed, and goes on where it broke off.

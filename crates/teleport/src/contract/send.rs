@@ -81,7 +81,7 @@ pub struct SentFile {
 ///
 /// # Errors
 ///
-/// As [`Spaces::client`](crate::Client::call); `not_found` and `io` for the files of this
+/// As [`Spaces::client`](spaceport_spaces::Client::call); `not_found` and `io` for the files of this
 /// machine, `transfer_failed`, and `cancelled`.
 pub async fn send(client: &Client, send: SendFile, watched: &Watched) -> Result<Sent> {
     send_summed(client, send, watched, &mut Total::default()).await

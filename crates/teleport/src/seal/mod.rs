@@ -8,7 +8,7 @@
 //!
 //! A sealed stream is made once and kept: what is sent again is the same bytes, so that no nonce is
 //! ever used for two texts. What two machines say to each other while both are there is sealed by
-//! [`line`].
+//! [`mod@line`].
 
 pub mod line;
 
