@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_tests::{
-    Browser, Gateway, Relay, Script, Start, TOKEN, call_at, measured, wait_until,
+    Browser, Gateway, Relay, Script, Socket, Start, TOKEN, call_at, measured, memory_holds,
+    wait_until,
 };
 use spaceport_transport::quic::{self, Client, Remote, Video};
 use spaceport_transport::whep::player::{self, Played, Player};
@@ -59,6 +60,17 @@ impl World {
     fn call<A: prost::Message + Default>(&self, method: &str, request: &impl prost::Message) -> A {
         let prefix = format!("/m/{MACHINE}");
         call_at(self.relay.http(), &prefix, TOKEN, method, request).unwrap()
+    }
+
+    /// How every keyframe of the pattern begins: its parameter sets, from the machine itself.
+    fn keyframe(&self) -> Vec<u8> {
+        let opened = self.gateway.open("test-pattern");
+        self.runtime.block_on(async {
+            let mut socket = Socket::attach(self.gateway.http(), &opened.ticket).await.unwrap();
+            let (_, keyframe) = socket.packet().await;
+            socket.leave().await;
+            keyframe[..20].to_vec()
+        })
     }
 
     /// The way in by QUIC that the machine names.
@@ -281,4 +293,26 @@ fn browser(transport: &str) {
         let gone = || world.gateway.metric("spaceport_viewers") == 0;
         wait_until("the relay watches still", SOON, gone);
     }
+}
+
+/// The link that `serve --relay` prints: pictures in Chromium, and none at the relay that carries them.
+#[test]
+fn a_relay_holds_no_picture_of_a_sealed_link() {
+    let world = World::new();
+    let link = world.gateway.endpoints()["relay_viewer_url"].as_str().unwrap();
+    for transport in ["webtransport", "ws"] {
+        let url = format!("{link}&target=test-pattern&transport={transport}");
+        let mut script = Script::browser("pattern.mjs", Browser::Chromium, &[&url, "1000"]);
+        let seen = script.hear();
+        assert_eq!(seen["transport"], transport);
+        assert_eq!(seen["complaints"], json!([]), "the page or the browser complained");
+        assert_eq!(seen["unreadable"], 0, "a picture came out damaged");
+        assert!(seen["pictures"].as_array().unwrap().len() > 10, "{seen}");
+
+        assert!(!memory_holds(world.relay.pid(), &world.keyframe()), "{transport}");
+    }
+    let opened = world.open();
+    let mut viewer = world.socket(&opened);
+    world.runtime.block_on(frames(&mut viewer, 5));
+    assert!(memory_holds(world.relay.pid(), &world.keyframe()), "the search finds what is there");
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spaceport_tests::{Folder, Relay, Request, TOKEN, Tap, binary, wait_until};
+use spaceport_tests::{Folder, Relay, Request, TOKEN, Tap, binary, memory_holds, wait_until};
 
 /// Something that must not be found where it has no business.
 const SECRET: &str = "canary-7f3d9b52-in-a-bookmark";
@@ -565,26 +564,8 @@ fn a_session_crosses_a_relay_that_cannot_read_it() {
     assert_eq!(code, 0, "{moved}");
     assert!(!space.machine.holding("home", SECRET).is_empty(), "it has arrived");
     assert!(relay.metric("spaceport_relay_to_machines_bytes_total") > 0, "and came this way");
-    assert!(holds(relay.pid(), "machine-1"), "its memory can be looked into");
-    assert!(!holds(relay.pid(), SECRET));
-}
-
-/// Whether a process has `text` anywhere in the memory that it writes to.
-fn holds(pid: u32, text: &str) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
-    let ranges = maps.lines().filter(|line| line.contains(" rw")).filter_map(|line| {
-        let (from, to) = line.split(' ').next()?.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        Some((number(from)?, number(to)?))
-    });
-    let needle = text.as_bytes();
-    ranges.into_iter().any(|(from, to)| {
-        let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
-        // Some of it may be gone by now.
-        let read = memory.read_at(&mut bytes, from).unwrap_or_default();
-        bytes[..read].windows(needle.len()).any(|window| window == needle)
-    })
+    assert!(memory_holds(relay.pid(), b"machine-1"), "its memory can be looked into");
+    assert!(!memory_holds(relay.pid(), SECRET.as_bytes()));
 }
 
 #[test]
