@@ -1,4 +1,5 @@
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,11 +22,18 @@ impl Folder {
 
     fn make(place: &Path, name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("spaceport-{name}-{}-{number}", std::process::id());
-        let path = place.join(name);
-        DirBuilder::new().mode(0o700).create(&path).unwrap();
-        Self(path)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = place.join(format!("spaceport-{name}-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                // A test of that process id was killed here once.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made.unwrap();
+                    return Self(path);
+                }
+            }
+        }
     }
 
     /// Where it is.
