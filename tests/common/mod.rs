@@ -20,6 +20,7 @@ mod site;
 mod socket;
 mod tap;
 mod throttle;
+mod watch;
 mod window;
 
 pub use agent::Agent;
@@ -44,6 +45,7 @@ pub use site::{Site, Visit};
 pub use socket::{Event, Refusal, Socket, Via};
 pub use tap::Tap;
 pub use throttle::Throttle;
+pub use watch::Watch;
 pub use window::Window;
 
 use std::time::Duration;

@@ -134,6 +134,17 @@ impl Relay {
         self.child.wait().unwrap().success()
     }
 
+    /// What it is to be started with the next time.
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&it| it.to_owned()).collect();
+    }
+
+    /// What has another relay join this one, as arguments of `spaceport relay`.
+    pub fn above(&self) -> Vec<String> {
+        let token_file = self.token_file().display().to_string();
+        ["--uplink", &self.url(), "--uplink-token-file", &token_file].map(str::to_owned).into()
+    }
+
     /// Starts it again, with the same state and at the same ports.
     pub fn start_again(&mut self) {
         let (child, http, quic) = spawn(&self.folder, self.http, self.quic.port(), &self.arguments);

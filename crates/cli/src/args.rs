@@ -119,9 +119,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// Have others reach this machine through the relay at this address, such as `https://relay.example`.
-    /// The first time, its registration token has to be in `SPACEPORT_RELAY_TOKEN`.
+    /// The first time, its registration token has to be in `SPACEPORT_RELAY_TOKEN`. Given several times, these
+    /// are nodes of one relay: whichever is there is taken.
     #[arg(long, value_name = "URL")]
-    pub(crate) relay: Option<Origin>,
+    pub(crate) relay: Vec<Origin>,
     /// Read the relay's registration token from this file, which only you may be able to read.
     #[arg(long, value_name = "FILE", requires = "relay")]
     pub(crate) relay_token_file: Option<PathBuf>,
@@ -249,9 +250,11 @@ impl Serve {
         config: &Config,
         token: Option<Redacted<String>>,
     ) -> Result<Option<uplink::Config>> {
-        let Some(relay) = self.relay.clone() else { return Ok(None) };
+        let mut relays = self.relay.iter().cloned();
+        let Some(relay) = relays.next() else { return Ok(None) };
         let name = Facts::read().hostname;
         let mut uplink = uplink::Config::new(relay, name, config.relay_path());
+        uplink.others = relays.collect();
         uplink.machine = self.machine_id.clone();
         uplink.token = match &self.relay_token_file {
             Some(file) => Some(read_secret(file)?),
@@ -284,6 +287,8 @@ pub(crate) struct Environment {
     pub(crate) token: Option<Redacted<String>>,
     /// Lets machines in at a relay.
     pub(crate) relay_token: Option<Redacted<String>>,
+    /// Lets a relay's machines in at the next one.
+    pub(crate) uplink_token: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// Where the Spaces of this user are listed.
@@ -309,6 +314,7 @@ impl Environment {
         Self {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
             relay_token: read("SPACEPORT_RELAY_TOKEN").map(Redacted::new),
+            uplink_token: read("SPACEPORT_UPLINK_TOKEN").map(Redacted::new),
             state_dir: read("SPACEPORT_STATE_DIR")
                 .map_or_else(|| base.join("spaceport"), PathBuf::from),
             home: read("HOME").map(PathBuf::from),

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use spaceport_gateway::config::read_secret;
 use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT, WEBRTC_PORT};
-use spaceport_relay::{Endpoints, Relay as Server};
+use spaceport_relay::uplink::Origin;
+use spaceport_relay::{Endpoints, Relay as Server, above};
 use spaceport_types::Result;
 
 use crate::args::Environment;
@@ -44,6 +45,13 @@ pub(crate) struct Relay {
     /// `SPACEPORT_RELAY_TOKEN`, or a token kept in the state directory.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Have the machines of this relay reached through the relay at this address, too. Its registration token
+    /// has to be in `SPACEPORT_UPLINK_TOKEN`.
+    #[arg(long, value_name = "URL")]
+    uplink: Option<Origin>,
+    /// Read that relay's registration token from this file, which only you may be able to read.
+    #[arg(long, value_name = "FILE")]
+    uplink_token_file: Option<PathBuf>,
     /// Where machines, keys and the ledger are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -85,6 +93,15 @@ impl Relay {
         }
         if let Some(url) = &self.public_url {
             config.public_url = Some(url.clone());
+        }
+        if let Some(uplink) = &self.uplink {
+            config.uplink = Some(above::Config::new(uplink.clone()));
+        }
+        if let Some(uplink) = &mut config.uplink {
+            uplink.token = match &self.uplink_token_file {
+                Some(file) => Some(read_secret(file)?),
+                None => environment.uplink_token,
+            };
         }
         if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
             config.tls = Some((certificate.clone(), key.clone()));

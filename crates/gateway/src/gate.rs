@@ -67,7 +67,7 @@ impl media::Host for Gate {
             };
             let (sessions, clock) = (self.service.sessions().clone(), Clock::new(clock::now));
             let pass = Pass { sessions, session, clock };
-            Ok(media::Admission { pass, codecs: self.service.video_codecs() })
+            Ok(media::Admission { pass, codecs: self.service.video_codecs(), key: None })
         })
     }
 }

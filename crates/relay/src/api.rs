@@ -15,6 +15,7 @@ use spaceport_transport::websocket::link;
 use spaceport_types::{Error, Kind, MachineId, Result};
 use tokio::task::spawn_blocking;
 
+use crate::above::Above;
 use crate::directory::Status;
 use crate::server::Shared;
 use crate::tunnel::{ALPN, Carrier, Side, Tunnel};
@@ -123,13 +124,20 @@ struct Machines {
 }
 
 async fn list(State(shared): State<Shared>) -> Response {
-    private(Json(Machines { machines: shared.directory.list() }).into_response())
+    let machines = shared.directory.list();
+    let machines = machines.into_iter().map(|status| with_uplink(&shared, status)).collect();
+    private(Json(Machines { machines }).into_response())
+}
+
+fn with_uplink(shared: &Shared, mut status: Status) -> Status {
+    status.uplink = shared.above.as_ref().and_then(|above| above.status(&status.id));
+    status
 }
 
 async fn one(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
     let status = id.parse().and_then(|id: MachineId| shared.directory.status(&id));
     match status {
-        Ok(status) => private(Json(status).into_response()),
+        Ok(status) => private(Json(with_uplink(&shared, status)).into_response()),
         Err(error) => problem(&error),
     }
 }
@@ -191,7 +199,8 @@ async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
         return problem(&error);
     }
     let counts = shared.connections();
-    let text = metrics::render(&shared.counters, shared.directory.count(), counts);
+    let above = shared.above.as_ref().map(Above::online);
+    let text = metrics::render(&shared.counters, shared.directory.count(), above, counts);
     let mut response = text.into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
-use crate::tunnel;
+use crate::{above, tunnel};
 
 /// The TCP port of a relay, where none is given.
 pub const PORT: u16 = 3220;
@@ -44,6 +44,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Lets machines in. `None`: the one in the state directory, made when missing.
     pub token: Option<Redacted<String>>,
+    /// The relay that this one's machines are to be reached through, too. `None`: this is the last one.
+    pub uplink: Option<above::Config>,
     /// How much it takes on.
     pub limits: Limits,
 }
@@ -61,6 +63,7 @@ impl Config {
             tls: None,
             state_dir: state_dir.into(),
             token: None,
+            uplink: None,
             limits: file.limits,
         }
     }
@@ -100,6 +103,10 @@ impl Config {
                 .hint("Set `tls_cert` and `tls_key`, or neither"));
             }
         };
+        self.uplink = match file.uplink {
+            Some(url) => Some(above::Config::new(url.parse()?)),
+            None => None,
+        };
         self.limits = file.limits.checked()?;
         Ok(())
     }
@@ -116,6 +123,7 @@ struct File {
     public_url: Option<String>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
+    uplink: Option<String>,
     limits: Limits,
 }
 
@@ -129,6 +137,7 @@ impl Default for File {
             public_url: None,
             tls_cert: None,
             tls_key: None,
+            uplink: None,
             limits: Limits::default(),
         }
     }
@@ -265,7 +274,7 @@ mod tests {
     fn the_example_has_every_default() {
         assert_eq!(toml::from_str::<File>(EXAMPLE).unwrap(), File::default());
         // And commented out, each is said nonetheless.
-        for name in ["public_url", "tls_cert", "tls_key"] {
+        for name in ["public_url", "tls_cert", "tls_key", "uplink"] {
             assert!(EXAMPLE.contains(&format!("# {name} = ")), "{name}");
         }
         let limits = EXAMPLE.split("[limits]").nth(1).unwrap();

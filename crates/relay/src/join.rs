@@ -26,8 +26,11 @@ const SILENCE: Duration = Duration::from_secs(12);
 /// How long the last message may take to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The most relays that may be between a machine and its clients.
+/// The most relays that may be between a machine and the one that it registers at.
 const MAX_HOPS: usize = 4;
+
+/// The longest name of one: its id, and where it is.
+const LONGEST_HOP: usize = 300;
 
 /// Takes in the machines that come over QUIC.
 pub(crate) async fn take(shared: Shared, mut links: mpsc::Receiver<quic::Link>) {
@@ -115,14 +118,7 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
         )
         .hint("Install the same version of spaceport on both"));
     }
-    if register.hops.contains(&shared.relay_id) || register.hops.len() >= MAX_HOPS {
-        return Err(Error::new(
-            Kind::Relay,
-            "the relays between lead in a circle, or are too many",
-        )
-        .with("limit", MAX_HOPS)
-        .hint("Have each relay join the next, and the last one none"));
-    }
+    check_hops(&register.hops, &shared.hop)?;
     let (shared, tunnel, register) = (shared.clone(), tunnel.clone(), register.clone());
     let judged = spawn_blocking(move || {
         let now = wall_clock();
@@ -142,6 +138,35 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
     judged.await.unwrap_or_else(|error| {
         Err(Error::new(Kind::Internal, "a machine could not be judged").source(error))
     })
+}
+
+/// Refuses what has come by this relay before, or by more relays than there are reasons for.
+fn check_hops(hops: &[String], me: &str) -> Result<()> {
+    if hops
+        .iter()
+        .any(|hop| hop.len() > LONGEST_HOP || !hop.bytes().all(|it| it.is_ascii_graphic()))
+    {
+        return Err(Error::new(Kind::InvalidArgument, "the list of relays between is none"));
+    }
+    if hops.len() > MAX_HOPS {
+        return Err(Error::new(
+            Kind::LimitExceeded,
+            format!("there are {} relays between, and no more than {MAX_HOPS} may be", hops.len()),
+        )
+        .with("limit", MAX_HOPS)
+        .hint("Have the relays join one that is nearer to the clients"));
+    }
+    // Where it begins: the first that comes a second time.
+    let again = hops.iter().map(String::as_str).chain([me]).enumerate().find_map(|(last, hop)| {
+        hops[..last.min(hops.len())].iter().position(|it| it == hop).map(|first| (first, last))
+    });
+    let Some((first, last)) = again else { return Ok(()) };
+    let circle: Vec<&str> =
+        hops.iter().map(String::as_str).chain([me]).skip(first).take(last - first + 1).collect();
+    let circle = circle.join(" → ");
+    Err(Error::new(Kind::PreconditionFailed, format!("the relays lead in a circle: {circle}"))
+        .with("loop", &circle)
+        .hint("Take `uplink` from one of them: each relay joins the next, and the last one none"))
 }
 
 /// Sees that it lives, until it does not or is to go. Returns why.
@@ -215,4 +240,38 @@ async fn say_last(control: &mut Stream, message: &FromRelay) -> Result<()> {
 async fn say_last_half(send: &mut WriteHalf<Stream>, message: &FromRelay) -> Result<()> {
     write(send, message).await?;
     Ok(send.shutdown().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circle_is_refused_and_named() {
+        let check = |hops: &[&str]| {
+            check_hops(&hops.iter().map(|&it| it.to_owned()).collect::<Vec<_>>(), "me")
+        };
+        for fine in [&[][..], &["a"], &["a", "b", "c", "d"]] {
+            check(fine).unwrap();
+        }
+        for (hops, circle) in [
+            (&["me"][..], "me → me"),
+            (&["a", "me", "b"], "me → b → me"),
+            (&["a", "b", "a"], "a → b → a"),
+            (&["a", "a"], "a → a"),
+        ] {
+            let error = check(hops).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.context("loop")),
+                (Kind::PreconditionFailed, Some(circle))
+            );
+            assert!(error.to_string().ends_with(circle), "{error}");
+        }
+        let many = check(&["a", "b", "c", "d", "e"]).unwrap_err();
+        assert_eq!((many.kind(), many.context("limit")), (Kind::LimitExceeded, Some("4")));
+        let long = "x".repeat(LONGEST_HOP + 1);
+        for odd in ["a b", "\u{1b}[2J", "ü", &*long] {
+            assert_eq!(check(&[odd]).unwrap_err().kind(), Kind::InvalidArgument, "{odd}");
+        }
+    }
 }

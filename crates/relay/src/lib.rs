@@ -13,10 +13,12 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod above;
 mod api;
 pub mod audit;
 pub mod config;
 pub mod directory;
+mod hop;
 mod join;
 pub mod media;
 mod metrics;

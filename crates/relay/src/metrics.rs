@@ -45,10 +45,11 @@ pub(crate) struct Counters {
 pub(crate) fn render(
     counters: &Counters,
     (registered, online): (usize, usize),
+    above: Option<usize>,
     connections: tcp::Counts,
 ) -> String {
     #[rustfmt::skip]
-    let rows = [
+    let mut rows = vec![
         ("machines", "gauge", "Machines that are registered.", registered as u64),
         ("machines_online", "gauge", "Machines that are connected now.", online as u64),
         ("machines_joined_by_quic_total", "counter", "Times a machine has come over QUIC.", counters.joined_quic.get()),
@@ -63,6 +64,14 @@ pub(crate) fn render(
         ("connections_opening", "gauge", "Of those, such that have not sent the head of a request.", connections.opening as u64),
         ("connections_refused_total", "counter", "TCP connections that were refused or sent away.", connections.refused),
     ];
+    if let Some(above) = above {
+        rows.push((
+            "machines_online_above",
+            "gauge",
+            "Machines that are connected to the relay above now.",
+            above as u64,
+        ));
+    }
     let mut text = String::new();
     for (name, kind, help, value) in rows {
         let name = format!("spaceport_relay_{name}");

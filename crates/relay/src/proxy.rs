@@ -26,13 +26,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use spaceport_transport::grpc;
 use spaceport_transport::problem::problem;
 use spaceport_types::{Error, Kind, MachineId, Result};
-use spaceport_wire::relay::{Head, Http, Protocol};
+use spaceport_wire::relay::{Entry, Head, Http, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::server::Shared;
 use crate::tunnel::Stream;
+use crate::uplink::Via;
 
 /// Serves `/m/<id>` and everything below it.
 pub(crate) async fn forward(State(shared): State<Shared>, request: Request) -> Response {
@@ -74,7 +75,7 @@ pub(crate) fn split(path: &str) -> Option<(Result<MachineId>, &str)> {
     Some((rest[..end].parse(), &rest[end..]))
 }
 
-async fn exchange(shared: &Shared, mut request: Request) -> Result<Response> {
+async fn exchange(shared: &Shared, request: Request) -> Result<Response> {
     let (machine, path) = split(request.uri().path())
         .ok_or_else(|| Error::new(Kind::NotFound, "there is no machine at this path"))?;
     let machine = machine?;
@@ -82,7 +83,36 @@ async fn exchange(shared: &Shared, mut request: Request) -> Result<Response> {
         return Ok(to_folder(&machine, request.uri().query()));
     }
     let uri = inner_uri(request.uri(), path)?;
-    let tunnel = shared.directory.find(&machine).await?;
+    pass_on(shared, &machine, uri, None, request).await
+}
+
+/// What another relay asks of a machine that it reaches through this one.
+pub(crate) async fn forward_further(
+    shared: &Shared,
+    machine: &MachineId,
+    via: &Via,
+    request: Request,
+) -> Response {
+    let form = request.headers().clone();
+    shared.counters.requests.add(1);
+    let exchanged = async {
+        let uri = inner_uri(request.uri(), request.uri().path())?;
+        pass_on(shared, machine, uri, Some(via.entry()), request).await
+    };
+    exchanged.await.unwrap_or_else(|error| {
+        shared.counters.refused.add(1);
+        refuse(&form, &error)
+    })
+}
+
+async fn pass_on(
+    shared: &Shared,
+    machine: &MachineId,
+    uri: Uri,
+    entry: Option<Entry>,
+    mut request: Request,
+) -> Result<Response> {
+    let tunnel = shared.directory.find(machine).await?;
     let Ok(permit) = Arc::clone(&shared.requests).try_acquire_owned() else {
         return Err(Error::new(Kind::LimitExceeded, "the relay has as many requests as it takes")
             .with("limit", shared.limits.requests())
@@ -92,7 +122,7 @@ async fn exchange(shared: &Shared, mut request: Request) -> Result<Response> {
     // gRPC comes by HTTP/2 and has trailers; what is to be upgraded comes by HTTP/1.1.
     let is_h2 = request.version() == Version::HTTP_2;
     let protocol = if is_h2 { Protocol::Http2 } else { Protocol::Http1 };
-    let stream = tunnel.open(&Head::Http(Http { protocol })).await?;
+    let stream = tunnel.open(&Head::Http(Http { protocol, entry })).await?;
     let lease = Lease::new(shared, permit);
     let stream = Metered { stream, lease: Arc::clone(&lease) };
 
@@ -109,7 +139,7 @@ async fn exchange(shared: &Shared, mut request: Request) -> Result<Response> {
     let (idle, io) = (shared.limits.idle(), TokioIo::new(stream));
     let failed = |error: hyper::Error| {
         Error::new(Kind::Relay, format!("the machine `{machine}` did not answer the request"))
-            .with("machine", &machine)
+            .with("machine", machine)
             .disposition(spaceport_types::Disposition::UnknownAfterDispatch)
             .source(error)
     };

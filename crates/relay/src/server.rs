@@ -24,9 +24,10 @@ use spaceport_transport::tls::Certificate;
 use spaceport_transport::{Media, quic, whep};
 use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{interval, sleep, timeout};
 
+use crate::above::Above;
 use crate::config::{Config, Limits};
 use crate::directory::Directory;
 use crate::media::Edge;
@@ -94,6 +95,10 @@ pub(crate) struct Parts {
     pub(crate) public_url: Option<String>,
     /// Names this relay among others; another one at each start.
     pub(crate) relay_id: String,
+    /// The same in lists of hops, with where it is for whoever reads of a circle.
+    pub(crate) hop: String,
+    /// The relay above, if there is one.
+    pub(crate) above: Option<Above>,
     /// Others than this machine can connect.
     pub(crate) guarded: bool,
     connections: OnceLock<tcp::Gauge>,
@@ -127,7 +132,7 @@ impl Relay {
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
         let Config { listen, quic_port, webrtc_port, advertise, .. } = config;
-        let Config { public_url, tls, state_dir, token, limits, .. } = config;
+        let Config { public_url, tls, state_dir, token, uplink, limits, .. } = config;
         let public_url = public_url.map(|url| origin(&url)).transpose()?;
         let tls =
             tls.map(|(certificate, key)| Certificate::load(&certificate, &key)).transpose()?;
@@ -161,6 +166,15 @@ impl Relay {
             token_file,
         };
         private::replace_json(&state_dir.join("endpoints.json"), &endpoints)?;
+        let relay_id = random_id()?;
+        let hop = format!("{relay_id}@{}", endpoints.url.split_once("://").map_or("", |it| it.1));
+        let above = match uplink {
+            Some(uplink) => {
+                let secret = kept_secret(&state_dir.join("uplink-secret"), "cus_")?;
+                Some(Above::new(uplink, secret, hop.clone()))
+            }
+            None => None,
+        };
         let shared = Shared(Arc::new(Parts {
             directory,
             limits,
@@ -170,7 +184,9 @@ impl Relay {
             quic: endpoint,
             edge,
             public_url,
-            relay_id: random_id()?,
+            relay_id,
+            hop,
+            above,
             guarded: !address.ip().is_loopback(),
             connections: OnceLock::new(),
         }));
@@ -201,6 +217,17 @@ impl Relay {
         let quic = tokio::spawn(driver.run());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| peers.run())?;
         let machines = tokio::spawn(join::take(shared.clone(), links));
+        let (stop, stopping) = watch::channel(false);
+        let above = {
+            let shared = shared.clone();
+            async move {
+                match &shared.above {
+                    Some(above) => above.run(shared.clone(), stopping).await,
+                    None => drop(stopping),
+                }
+            }
+        };
+        let above = tokio::spawn(above);
         let mut config = tcp::Config::default();
         config.connections = limits.connections;
         config.opening = limits.opening;
@@ -234,6 +261,8 @@ impl Relay {
         endpoint.shut_down();
         // Requests first, as their machines have to be there for that.
         connections.drain(limits.drain()).await;
+        stop.send_replace(true);
+        drop(timeout(FAREWELL, above).await);
         shared.directory.stop();
         let gone = async {
             while shared.directory.count().1 > 0 {
@@ -338,14 +367,19 @@ fn registration_token(
         return Ok((check(token)?, None));
     }
     let path = state_dir.join("registration-token");
+    let token =
+        check(kept_secret(&path, "crt_")?).map_err(|error| error.with("path", path.display()))?;
+    Ok((token, Some(path)))
+}
+
+/// The secret in a file, made when there is none.
+fn kept_secret(path: &Path, begins: &str) -> Result<Redacted<String>> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(no_random)?;
-    private::create(&path, format!("crt_{}\n", URL_SAFE_NO_PAD.encode(bits)).as_bytes())?;
-    private::check_mode(&path)?;
-    let text = std::fs::read_to_string(&path).map_err(|error| private::failed(&path, error))?;
-    let token = check(Redacted::new(text.trim().to_owned()))
-        .map_err(|error| error.with("path", path.display()))?;
-    Ok((token, Some(path)))
+    private::create(path, format!("{begins}{}\n", URL_SAFE_NO_PAD.encode(bits)).as_bytes())?;
+    private::check_mode(path)?;
+    let text = std::fs::read_to_string(path).map_err(|error| private::failed(path, error))?;
+    Ok(Redacted::new(text.trim().to_owned()))
 }
 
 fn random_id() -> Result<String> {

@@ -60,13 +60,35 @@ pub struct Register {
     /// The relays that are between, the machine's own first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hops: Vec<String>,
+    /// Grows with every connection of this machine, to whichever node of a relay: of two, the later one is
+    /// the one that counts. Zero says nothing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serial: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One request, or one connection that is upgraded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Http {
     /// What is spoken on the stream.
     pub protocol: Protocol,
+    /// Where the client came in, when that is another relay than the one that the machine has joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+}
+
+/// Where clients come in at a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The relay's origin, as clients are to use it.
+    pub public_url: String,
+    /// The relay's UDP port for viewers, and how its certificate is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quic: Option<Quic>,
 }
 
 /// A version of HTTP.
@@ -259,6 +281,7 @@ mod tests {
             registration_token: Some(Redacted::new("s3cret".into())),
             machine_token: None,
             hops: Vec::new(),
+            serial: 0,
         }
     }
 
@@ -273,9 +296,15 @@ mod tests {
             (r#"{"type":"http","payload":{"protocol":"h2"}}"#, Protocol::Http2),
             (r#"{"type":"http","payload":{"protocol":"http/1.1"}}"#, Protocol::Http1),
         ] {
-            assert_eq!(Head::parse(text), Ok(Head::Http(Http { protocol })));
-            assert_eq!(Head::Http(Http { protocol }).to_json(), text);
+            assert_eq!(Head::parse(text), Ok(Head::Http(Http { protocol, entry: None })));
+            assert_eq!(Head::Http(Http { protocol, entry: None }).to_json(), text);
         }
+        let further = Head::Http(Http {
+            protocol: Protocol::Http2,
+            entry: Some(Entry { public_url: "https://outer.example".into(), quic: None }),
+        });
+        let text = r#"{"type":"http","payload":{"protocol":"h2","entry":{"public_url":"https://outer.example"}}}"#;
+        assert_eq!((&*further.to_json(), Head::parse(text)), (text, Ok(further)));
     }
 
     #[test]

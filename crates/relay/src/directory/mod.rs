@@ -25,6 +25,7 @@ use self::record::{Record, Records, seconds};
 use crate::audit::{Audit, Event};
 use crate::media::Machines;
 use crate::tunnel::{Carrier, Tunnel};
+use crate::uplink;
 
 /// The machines of one relay. Cloning it makes another handle.
 #[derive(Clone, Debug)]
@@ -58,6 +59,8 @@ enum State {
         since: SystemTime,
         /// Tells one connection of a machine from the next.
         number: u64,
+        /// The relays that are between.
+        hops: Vec<String>,
         /// Ends it.
         bye: Option<oneshot::Sender<Goodbye>>,
     },
@@ -90,6 +93,18 @@ pub struct Status {
     pub software: String,
     /// When it was first let in, in seconds since 1970.
     pub registered: u64,
+    /// How it is at the relay above, where there is one and while it is online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<uplink::Status>,
+}
+
+/// A machine that is connected to this relay.
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    pub(crate) name: String,
+    pub(crate) software: String,
+    /// The relays that are between.
+    pub(crate) hops: Vec<String>,
 }
 
 impl Machines for Directory {
@@ -264,7 +279,8 @@ impl Directory {
             let machine =
                 machines.get_mut(&wanted.machine).ok_or_else(|| unknown(&wanted.machine))?;
             let changed = machine.record.described(&wanted.name, &wanted.software);
-            let state = State::Online { tunnel, since: now, number, bye: Some(bye) };
+            let hops = wanted.hops.clone();
+            let state = State::Online { tunnel, since: now, number, hops, bye: Some(bye) };
             let before = std::mem::replace(&mut machine.state, state);
             before.end(Goodbye::Replaced);
             if changed {
@@ -318,6 +334,29 @@ impl Directory {
             State::Online { .. } => Err((SystemTime::UNIX_EPOCH, Instant::now())),
             State::Offline { since, left } => Err((*since, *left)),
         })
+    }
+
+    /// The machines that are connected to this relay.
+    pub(crate) fn present(&self) -> BTreeMap<MachineId, Present> {
+        let machines = self.lock();
+        let present = machines.iter().filter_map(|(id, machine)| match &machine.state {
+            State::Online { hops, .. } => {
+                let Record { name, software, .. } = machine.record.clone();
+                Some((id.clone(), Present { name, software, hops: hops.clone() }))
+            }
+            State::Offline { .. } => None,
+        });
+        present.collect()
+    }
+
+    /// Whether a machine is registered.
+    pub(crate) fn knows(&self, id: &MachineId) -> bool {
+        self.lock().contains_key(id)
+    }
+
+    /// Changes whenever a machine comes, goes or is removed.
+    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
+        self.inner.changed.subscribe()
     }
 
     /// What is known of every machine, by id.
@@ -403,6 +442,7 @@ impl Machine {
             requests: tunnel.map(Tunnel::streams),
             software: self.record.software.clone(),
             registered: self.record.registered,
+            uplink: None,
         }
     }
 }
@@ -524,6 +564,7 @@ mod tests {
             registration_token: registration.map(|token| Redacted::new(token.to_owned())),
             machine_token: token.cloned(),
             hops: Vec::new(),
+            serial: 0,
         }
     }
 

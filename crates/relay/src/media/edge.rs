@@ -11,9 +11,10 @@ use spaceport_session::{Limits, Sessions};
 use spaceport_transport::whep::http::{Call, Gate, Grant};
 use spaceport_transport::{Door, Media, Pass, machine as named, page, websocket, whep};
 use spaceport_types::{Error, Kind, MachineId, Result};
-use spaceport_wire::relay_media::Way;
+use spaceport_wire::relay_media::{Resume, Way};
 use tokio::time::Instant;
 
+use super::guest::{Admission, Host};
 use super::machine::{Entry, Machine};
 use crate::tunnel::Tunnel;
 
@@ -68,6 +69,11 @@ impl Edge {
         Router::new().nest("/m/{id}", routes)
     }
 
+    /// A machine as another relay has it, which reaches it through this one.
+    pub(crate) fn host(&self, machine: MachineId) -> Arc<dyn Host> {
+        Arc::new(Onward { edge: self.clone(), machine })
+    }
+
     /// Ends what nobody watches any more. To be called every few seconds.
     pub fn sweep(&self) {
         let now = Instant::now().into_std();
@@ -95,20 +101,42 @@ impl Edge {
         if secret.len() > MAX_SECRET {
             return Err(Error::new(Kind::Unauthenticated, "that is no ticket and no token"));
         }
-        let id: MachineId = machine.parse()?;
+        self.machine(&machine.parse()?).await?.admit(secret, way).await
+    }
+
+    async fn machine(&self, id: &MachineId) -> Result<Arc<Machine>> {
         // Before anything is kept for it: anybody can ask for any name.
-        self.inner.directory.find(&id).await?;
-        let machine = {
-            let mut machines = self.lock();
-            let new =
-                || Machine::new(id.clone(), Arc::clone(&self.inner.directory), self.inner.limits);
-            Arc::clone(machines.entry(id.clone()).or_insert_with(new))
-        };
-        machine.admit(secret, way).await
+        self.inner.directory.find(id).await?;
+        let new = || Machine::new(id.clone(), Arc::clone(&self.inner.directory), self.inner.limits);
+        Ok(Arc::clone(self.lock().entry(id.clone()).or_insert_with(new)))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Arc<Machine>>> {
         self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One machine, to those who come by another relay.
+struct Onward {
+    edge: Edge,
+    machine: MachineId,
+}
+
+impl Host for Onward {
+    fn admit<'a>(&'a self, secret: &'a str, way: &'a Way) -> BoxFuture<'a, Result<Admission>> {
+        Box::pin(async move {
+            let machine = Some(self.machine.as_str());
+            let Entry { pass, codecs, key } = self.edge.admit(machine, secret, way.clone()).await?;
+            Ok(Admission { pass, codecs, key: Some(key) })
+        })
+    }
+
+    fn resume<'a>(&'a self, resume: &'a Resume) -> BoxFuture<'a, Result<Admission>> {
+        Box::pin(async move {
+            let machine = self.edge.machine(&self.machine).await?;
+            let Entry { pass, codecs, key } = machine.resume(resume).await?;
+            Ok(Admission { pass, codecs, key: Some(key) })
+        })
     }
 }
 
@@ -134,7 +162,7 @@ impl Gate for Edge {
             };
             let display = call.query.and_then(|query| parameter(query, "display"));
             let way = Way::Whep { display: display.map(str::to_owned) };
-            let Entry { pass, codecs } = self.admit(named(call.path).0, secret, way).await?;
+            let Entry { pass, codecs, .. } = self.admit(named(call.path).0, secret, way).await?;
             Ok(Grant { sessions: pass.sessions, session: pass.session, codecs })
         })
     }

@@ -33,6 +33,16 @@ pub trait Host: Send + Sync + 'static {
     ///
     /// What the viewer is told.
     fn admit<'a>(&'a self, secret: &'a str, way: &'a Way) -> BoxFuture<'a, Result<Admission>>;
+
+    /// A session that is not known here, by its key. Only who has it from elsewhere can know more.
+    ///
+    /// # Errors
+    ///
+    /// That it is over.
+    fn resume<'a>(&'a self, resume: &'a Resume) -> BoxFuture<'a, Result<Admission>> {
+        let _ = resume;
+        Box::pin(async { Err(over()) })
+    }
 }
 
 /// What somebody who is let in may watch.
@@ -42,6 +52,8 @@ pub struct Admission {
     pub pass: Pass,
     /// What this machine can encode as video, the best first.
     pub codecs: Vec<Codec>,
+    /// What takes the session up again, where it has a key already; or else one is made.
+    pub key: Option<Redacted<String>>,
 }
 
 /// What one relay may watch of this machine. Cloning it makes another handle.
@@ -82,7 +94,7 @@ impl Guest {
                 self.hold(admitted, stream).await;
             }
             Head::Resume(resume) => {
-                let resumed = self.resume(&resume);
+                let resumed = self.resume(&resume).await;
                 self.hold(resumed, stream).await;
             }
             Head::Watch(watch) => self.watch(&watch, stream).await,
@@ -96,15 +108,15 @@ impl Guest {
         self.show(admission)
     }
 
-    fn resume(&self, Resume { session_id, key }: &Resume) -> Result<Holding> {
+    async fn resume(&self, resume: &Resume) -> Result<Holding> {
+        let Resume { session_id, key } = resume;
         let id = SessionId::new(session_id.as_str());
         let known = self.shown().get(&id).cloned();
         let known = known
             .filter(|shown| shown.key.expose().as_bytes().ct_eq(key.expose().as_bytes()).into());
         match known {
             Some(shown) => self.show(shown.admission),
-            None => Err(Error::because(Cause::SessionClosed, "the session is not kept any more")
-                .hint("Open the stream again")),
+            None => self.show(self.inner.host.resume(resume).await?),
         }
     }
 
@@ -112,7 +124,7 @@ impl Guest {
     fn show(&self, admission: Admission) -> Result<Holding> {
         let id = admission.pass.session.clone();
         let hold = admission.pass.sessions.hold(&id)?;
-        let key = random_key()?;
+        let key = admission.key.clone().map_or_else(random_key, Ok)?;
         let mut shown = self.shown();
         let known = shown.entry(id).or_insert(Shown { admission, key, holders: 0 });
         known.holders += 1;
@@ -193,7 +205,7 @@ struct Holding {
 
 impl Holding {
     fn describe(&self) -> Result<Admitted> {
-        let Admission { pass, codecs } = &self.shown.admission;
+        let Admission { pass, codecs, .. } = &self.shown.admission;
         let info = pass.sessions.info(&pass.session)?;
         Ok(Admitted {
             session_id: info.id.to_string(),
@@ -256,6 +268,11 @@ impl Drop for Holder {
             }
         }
     }
+}
+
+fn over() -> Error {
+    Error::because(Cause::SessionClosed, "the session is not kept any more")
+        .hint("Open the stream again")
 }
 
 /// 128 random bits as text.

@@ -52,6 +52,8 @@ struct Held {
 pub(super) struct Entry {
     pub(super) pass: Pass,
     pub(super) codecs: Vec<Codec>,
+    /// Takes the session up again at the machine, from wherever.
+    pub(super) key: Redacted<String>,
 }
 
 impl Machine {
@@ -85,19 +87,32 @@ impl Machine {
 
     /// Has the machine judge a secret.
     pub(super) async fn admit(&self, secret: &str, way: Way) -> Result<Entry> {
-        let tunnel = self.directory.find(&self.id).await?;
         let secret = Redacted::new(secret.to_owned());
+        self.enter(&Head::Admit(Admit { secret, way })).await
+    }
+
+    /// Takes up a session that another relay had through this one, before this one forgot it.
+    pub(super) async fn resume(&self, resume: &Resume) -> Result<Entry> {
+        self.enter(&Head::Resume(resume.clone())).await
+    }
+
+    async fn enter(&self, head: &Head) -> Result<Entry> {
+        let tunnel = self.directory.find(&self.id).await?;
         let began = Instant::now();
-        let (stream, admitted) = ask(&tunnel, &Head::Admit(Admit { secret, way })).await?;
+        let (stream, admitted) = ask(&tunnel, head).await?;
         self.clock.learn(began, Instant::now(), admitted.clock_us);
         self.open(&admitted)?;
         let id = SessionId::new(admitted.session_id.as_str());
-        let codecs = admitted.codecs.clone();
+        let (codecs, key) = (admitted.codecs.clone(), admitted.key.clone());
         self.keep(&id, admitted.key, tunnel, stream).await?;
         let clock = self.me.clone();
         let clock =
             Clock::new(move || clock.upgrade().map(|me| me.clock.now()).unwrap_or_default());
-        Ok(Entry { pass: Pass { sessions: self.sessions.clone(), session: id, clock }, codecs })
+        Ok(Entry {
+            pass: Pass { sessions: self.sessions.clone(), session: id, clock },
+            codecs,
+            key,
+        })
     }
 
     /// Opens what the machine says it has, unless it is open.

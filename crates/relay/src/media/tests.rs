@@ -63,6 +63,7 @@ impl Host for Doorman {
                 clock: Clock::new(|| Duration::from_secs(5_000)),
             },
             codecs: vec![Codec::H264, Codec::Vp8],
+            key: None,
         });
         Box::pin(std::future::ready(admission))
     }

@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    const HEAD: Head = Head::Http(Http { protocol: Protocol::Http2 });
+    const HEAD: Head = Head::Http(Http { protocol: Protocol::Http2, entry: None });
 
     fn pair() -> (Tunnel, Tunnel) {
         Tunnel::pair(Limits { streams: 4, ..Limits::default() })

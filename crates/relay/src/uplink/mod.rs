@@ -11,19 +11,22 @@
 mod backoff;
 mod dial;
 mod origin;
-mod serve;
+pub(crate) mod serve;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use serde::Serialize;
+use spaceport_state::ledger::millis;
 use spaceport_state::private;
 use spaceport_types::{Error, Kind, MachineId, Redacted, Result};
 use spaceport_wire::relay::{
-    FromMachine, FromRelay, Goodbye, Head, Quic, Register, Registered, VERSION,
+    Entry, FromMachine, FromRelay, Goodbye, Head, Quic, Register, Registered, VERSION,
 };
 use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
@@ -34,6 +37,7 @@ pub use self::origin::Origin;
 use crate::directory::random_token;
 use crate::media::Guest;
 use crate::tunnel::{Carrier, Limits, Reader, Stream, Tunnel, write};
+use crate::wall_clock;
 
 /// How long the relay may take to judge this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,6 +57,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 pub struct Config {
     /// The relay.
     pub relay: Origin,
+    /// Further addresses of the same relay: those of its other nodes.
+    pub others: Vec<Origin>,
     /// The machine's id; `None` for the one that it had before, or a new one made of its name.
     pub machine: Option<MachineId>,
     /// What people call it.
@@ -61,8 +67,12 @@ pub struct Config {
     pub software: String,
     /// The relay's registration token; needed the first time.
     pub token: Option<Redacted<String>>,
-    /// Where the machine's id and its own token are kept.
+    /// Where the machine's id and its own token are kept. Unused when both are given.
     pub state: PathBuf,
+    /// The machine's own token; `None` for the one that is kept.
+    pub machine_token: Option<Redacted<String>>,
+    /// The relays that are between it and this one already, its own first.
+    pub hops: Vec<String>,
 }
 
 impl Config {
@@ -70,11 +80,14 @@ impl Config {
     pub fn new(relay: Origin, name: impl Into<String>, state: impl Into<PathBuf>) -> Self {
         Self {
             relay,
+            others: Vec::new(),
             machine: None,
             name: name.into(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             token: None,
             state: state.into(),
+            machine_token: None,
+            hops: Vec::new(),
         }
     }
 }
@@ -88,6 +101,25 @@ pub struct Via {
     pub prefix: String,
     /// The relay's UDP port for viewers of this machine, where it has one.
     pub quic: Option<Quic>,
+}
+
+impl Via {
+    /// The same for a request that came in elsewhere.
+    fn entered(mut self, entry: Option<Entry>) -> Self {
+        // What is no origin is nobody's address.
+        if let Some(entry) = entry
+            && let Ok(origin) = entry.public_url.parse::<Origin>()
+        {
+            self.public_url = origin.to_string();
+            self.quic = entry.quic;
+        }
+        self
+    }
+
+    /// Where that is, for who is asked next.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry { public_url: self.public_url.clone(), quic: self.quic.clone() }
+    }
 }
 
 /// How the uplink is.
@@ -116,6 +148,7 @@ pub struct Uplink {
     machine: MachineId,
     url: String,
     status: watch::Receiver<Status>,
+    removed: Arc<AtomicBool>,
 }
 
 /// Keeps the connection; see [`Driver::run`].
@@ -125,7 +158,12 @@ pub struct Driver {
     kept: Kept,
     machine: MachineId,
     status: watch::Sender<Status>,
+    removed: Arc<AtomicBool>,
     media: Option<Guest>,
+    /// Which of the relay's addresses is dialled next.
+    next: usize,
+    /// Of the last connection.
+    serial: u64,
 }
 
 /// Prepares an uplink. Nothing is sent before [`Driver::run`].
@@ -134,8 +172,11 @@ pub struct Driver {
 ///
 /// `io` when the machine's id cannot be kept, `permission_denied` for a state that others can read.
 pub fn prepare(config: Config) -> Result<(Uplink, Driver)> {
-    let mut kept = Kept::read(config.state.clone())?;
     let relay = config.relay.to_string();
+    let mut kept = match (&config.machine, &config.machine_token) {
+        (Some(machine), Some(token)) => Kept::given(&relay, machine, token),
+        _ => Kept::read(config.state.clone())?,
+    };
     let machine = match (&config.machine, kept.of(&relay)) {
         (Some(machine), _) => machine.clone(),
         (None, Some(known)) => known.machine.clone(),
@@ -144,8 +185,10 @@ pub fn prepare(config: Config) -> Result<(Uplink, Driver)> {
     kept.set_machine(&relay, &machine)?;
     let (sender, status) = watch::channel(Status::Connecting);
     let url = format!("{relay}/m/{machine}");
-    let uplink = Uplink { machine: machine.clone(), url, status };
-    Ok((uplink, Driver { config, kept, machine, status: sender, media: None }))
+    let removed = Arc::<AtomicBool>::default();
+    let uplink = Uplink { machine: machine.clone(), url, status, removed: Arc::clone(&removed) };
+    let status = sender;
+    Ok((uplink, Driver { config, kept, machine, status, removed, media: None, next: 0, serial: 0 }))
 }
 
 impl Uplink {
@@ -163,7 +206,15 @@ impl Uplink {
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }
+
+    /// Whether the relay has removed this machine. It does not ask to be let in again by itself then.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
 }
+
+/// The stream of a registration: what the relay says, and what is said to it.
+type Control = (Reader<ReadHalf<Stream>, FromRelay>, WriteHalf<Stream>);
 
 /// Why a connection is over.
 #[derive(Debug)]
@@ -173,20 +224,22 @@ struct Lost {
     was_online: bool,
     /// Trying again changes nothing until somebody does something.
     for_good: bool,
+    /// The relay has removed this machine.
+    removed: bool,
 }
 
 impl Lost {
     fn dialling(error: Error) -> Self {
-        Self { error, was_online: false, for_good: false }
+        Self { error, was_online: false, for_good: false, removed: false }
     }
 
     fn refused(error: Error) -> Self {
         let for_good = !matches!(error.kind(), Kind::Relay | Kind::Io | Kind::Timeout);
-        Self { error, was_online: false, for_good }
+        Self { error, was_online: false, for_good, removed: false }
     }
 
     fn online(error: Error) -> Self {
-        Self { error, was_online: true, for_good: false }
+        Self { error, was_online: true, for_good: false, removed: false }
     }
 }
 
@@ -222,6 +275,11 @@ impl Driver {
             if lost.was_online {
                 backoff = Backoff::default();
             }
+            self.next = self.next.wrapping_add(1);
+            if self.is_removed() {
+                // Whoever removed it meant it: it comes again when it is started again, and not before.
+                self.config.token = None;
+            }
             let delay = if lost.for_good { REFUSED } else { backoff.next(Instant::now()) };
             self.say(&lost, delay);
             tokio::select! {
@@ -252,7 +310,10 @@ impl Driver {
 
     /// Connects once, and serves for as long as that lasts.
     async fn connect(&mut self, router: &Router, stopping: watch::Receiver<bool>) -> Lost {
-        let dialled = match dial::dial(&self.config.relay, limits()).await {
+        let relay = self.relay().clone();
+        // A clock that was set back is no reason to be taken for an earlier connection.
+        self.serial = millis(wall_clock()).max(self.serial + 1);
+        let dialled = match dial::dial(&relay, limits()).await {
             Ok(dialled) => dialled,
             Err(error) => return Lost::dialling(error),
         };
@@ -275,12 +336,17 @@ impl Driver {
             tracing::error!(%error, "the machine's token could not be kept");
         }
         tunnel.admit();
-        let via = self.via(&registered);
+        let via = self.via(&relay, &registered);
         let url = format!("{}{}", via.public_url, via.prefix);
         tracing::info!(machine = %self.machine, carrier = %tunnel.carrier(), "connected to the relay");
         self.status.send_replace(Status::Online { carrier: tunnel.carrier(), url });
         let lost = tokio::select! {
-            lost = attend(control, stopping) => lost,
+            lost = attend(control, stopping) => {
+                if lost.removed {
+                    self.removed.store(true, Ordering::Relaxed);
+                }
+                lost
+            }
             () = serve::serve(&tunnel, router.clone(), via, self.media.clone()) => {
                 Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"))
             }
@@ -290,7 +356,7 @@ impl Driver {
         lost
     }
 
-    async fn register(&self, tunnel: &Tunnel) -> Result<(Stream, Registered)> {
+    async fn register(&self, tunnel: &Tunnel) -> Result<(Control, Registered)> {
         let gone = || Error::new(Kind::Relay, "the relay ended the connection");
         let known = self.kept.of(&self.config.relay.to_string());
         let head = Head::Register(Register {
@@ -300,37 +366,48 @@ impl Driver {
             software: self.config.software.clone(),
             registration_token: self.config.token.clone(),
             machine_token: known.and_then(|known| known.token.clone()).map(Redacted::new),
-            hops: Vec::new(),
+            hops: self.config.hops.clone(),
+            serial: self.serial,
         });
-        let mut control = tunnel.open(&head).await?;
-        let answer = {
-            let mut messages = Reader::<_, FromRelay>::new(&mut control);
-            loop {
-                match messages.next().await?.ok_or_else(gone)? {
-                    FromRelay::Beat(_) => {}
-                    answer => break answer,
-                }
+        let (receive, send) = split(tunnel.open(&head).await?);
+        // The same one all along: what follows the answer may have come with it.
+        let mut messages = Reader::<_, FromRelay>::new(receive);
+        let answer = loop {
+            match messages.next().await?.ok_or_else(gone)? {
+                FromRelay::Beat(_) => {}
+                answer => break answer,
             }
         };
         match answer {
-            FromRelay::Registered(registered) => Ok((control, registered)),
+            FromRelay::Registered(registered) => Ok(((messages, send), registered)),
             FromRelay::Refused(refusal) => Err(refusal.into()),
             FromRelay::Bye(_) | FromRelay::Beat(_) => Err(gone()),
         }
     }
 
-    fn via(&self, registered: &Registered) -> Via {
+    /// The address that is dialled next: the one after that of the last connection, which is gone.
+    fn relay(&self) -> &Origin {
+        let count = 1 + self.config.others.len();
+        match self.next % count {
+            0 => &self.config.relay,
+            other => self.config.others.get(other - 1).unwrap_or(&self.config.relay),
+        }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    fn via(&self, relay: &Origin, registered: &Registered) -> Via {
         let said: Result<Origin> = registered.public_url.parse();
-        let public_url = said.map_or_else(|_| self.config.relay.to_string(), |it| it.to_string());
+        let public_url = said.map_or_else(|_| relay.to_string(), |it| it.to_string());
         let prefix = format!("/m/{}", self.machine);
         Via { public_url, prefix, quic: registered.quic.clone() }
     }
 }
 
 /// Answers the relay's questions, until it is silent or says goodbye.
-async fn attend(control: Stream, mut stopping: watch::Receiver<bool>) -> Lost {
-    let (receive, mut send): (ReadHalf<_>, WriteHalf<_>) = split(control);
-    let mut messages = Reader::<_, FromRelay>::new(receive);
+async fn attend((mut messages, mut send): Control, mut stopping: watch::Receiver<bool>) -> Lost {
     let mut silent = Instant::now() + SILENCE;
     let lost = || Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"));
     let mut stop = std::pin::pin!(async { drop(stopping.wait_for(|&stopping| stopping).await) });
@@ -378,7 +455,7 @@ fn goodbye(why: Goodbye) -> Lost {
         Goodbye::Removed => error.hint("Start it again with the relay's registration token"),
         _ => error,
     };
-    Lost { error, was_online: true, for_good }
+    Lost { error, was_online: true, for_good, removed: why == Goodbye::Removed }
 }
 
 /// What this machine may be asked at one time. The relay's own limit is lower by default, and this one is so
@@ -397,7 +474,8 @@ pub(crate) const WINDOW: u32 = 1 << 20;
 /// What is kept of the relays that this machine has joined, by their origins.
 #[derive(Debug)]
 struct Kept {
-    path: PathBuf,
+    /// `None`: whoever gave it keeps it.
+    path: Option<PathBuf>,
     relays: BTreeMap<String, Known>,
 }
 
@@ -420,7 +498,19 @@ impl Kept {
             private::check_mode(&path)?;
         }
         let relays = private::read_json(&path)?.unwrap_or_default();
-        Ok(Self { path, relays })
+        Ok(Self { path: Some(path), relays })
+    }
+
+    fn given(relay: &str, machine: &MachineId, token: &Redacted<String>) -> Self {
+        let known = Known { machine: machine.clone(), token: Some(token.expose().clone()) };
+        Self { path: None, relays: BTreeMap::from([(relay.to_owned(), known)]) }
+    }
+
+    fn keep(&self) -> Result<()> {
+        match &self.path {
+            Some(path) => private::replace_json(path, &self.relays),
+            None => Ok(()),
+        }
     }
 
     fn of(&self, relay: &str) -> Option<&Known> {
@@ -436,14 +526,14 @@ impl Kept {
         let token = random_token()?.expose().clone();
         let known = Known { machine: machine.clone(), token: Some(token) };
         self.relays.insert(relay.to_owned(), known);
-        private::replace_json(&self.path, &self.relays)
+        self.keep()
     }
 
     fn set_token(&mut self, relay: &str, token: &Redacted<String>) -> Result<()> {
         if let Some(known) = self.relays.get_mut(relay) {
             known.token = Some(token.expose().clone());
         }
-        private::replace_json(&self.path, &self.relays)
+        self.keep()
     }
 }
 

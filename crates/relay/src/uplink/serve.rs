@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 1 << 20;
 
 /// Serves every stream of a tunnel until it is closed. Requests that are under way end with it.
-pub(super) async fn serve(tunnel: &Tunnel, router: Router, via: Via, media: Option<Guest>) {
+pub(crate) async fn serve(tunnel: &Tunnel, router: Router, via: Via, media: Option<Guest>) {
     let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut requests = JoinSet::new();
     loop {
@@ -67,6 +67,7 @@ async fn request(mut stream: Stream, router: Router, via: Via, media: Option<Gue
     if http.protocol == Protocol::Http1 {
         stream.end_on_drop();
     }
+    let via = via.entered(http.entry);
     let router = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(via.clone());
         request
