@@ -1,143 +1,27 @@
 //! `spaceport send` and `spaceport download` between the real program and a real gateway: what
 //! arrives is what was sent, and what cannot arrive whole does not arrive at all.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+use serde_json::json;
 use spaceport_tests::{
-    Agent, Cut, Folder, Gateway, Harm, Start, TOKEN, Tap, Way, binary, wait_until,
+    Agent, Cut, Done, Folder, Gateway, Harm, Here, Start, TOKEN, Tap, Way, binary, call_at,
+    downloads, names, noise, tree, wait_until,
+};
+use spaceport_wire::pb::{
+    BeginUploadRequest, BeginUploadResponse, UploadChunkRequest, UploadChunkResponse,
+    WriteFileHeader,
 };
 
 /// What a signal or a stall has to have done.
 const SOON: Duration = Duration::from_secs(30);
-
-/// The machine that sends: its files, its state, and the gateway that it sends to.
-struct Here {
-    folder: Folder,
-}
-
-impl Here {
-    fn new() -> Self {
-        let folder = Folder::new("send");
-        fs::create_dir(folder.path().join("files")).unwrap();
-        Self { folder }
-    }
-
-    fn files(&self) -> PathBuf {
-        self.folder.path().join("files")
-    }
-
-    fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(binary());
-        command
-            .arg(verb)
-            .arg("--json")
-            .current_dir(self.files())
-            .env("SPACEPORT_TOKEN", TOKEN)
-            .env("SPACEPORT_CONFIG_DIR", self.folder.path().join("config"))
-            .env("XDG_STATE_HOME", self.folder.path().join("state"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    fn send(&self, to: impl std::fmt::Display, arguments: &[&str]) -> Done {
-        let mut command = self.command("send");
-        Done(command.args(["--to", &to.to_string()]).args(arguments).output().unwrap())
-    }
-
-    fn download(&self, arguments: &[&str]) -> Done {
-        Done(self.command("download").args(arguments).output().unwrap())
-    }
-}
-
-/// What the command said.
-#[derive(Debug)]
-struct Done(Output);
-
-impl Done {
-    fn value(&self) -> Value {
-        serde_json::from_slice(&self.0.stdout)
-            .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.stdout).into_owned()
-            + &String::from_utf8_lossy(&self.0.stderr)
-    }
-
-    #[track_caller]
-    fn sent(&self) -> Value {
-        assert!(self.0.status.success(), "{}", self.text());
-        self.value()
-    }
-
-    /// The error, whose exit code is that of its kind.
-    #[track_caller]
-    fn failed(&self, code: i32, cause: &str) -> Value {
-        assert_eq!(self.0.status.code(), Some(code), "{}", self.text());
-        let error = self.value()["error"].take();
-        assert_eq!(error["cause"].as_str().unwrap_or_default(), cause, "{error}");
-        error
-    }
-}
-
-/// A tree as it is: paths, modes, times and contents.
-fn tree(root: &Path) -> BTreeMap<Vec<u8>, (u32, i64, i64, [u8; 32])> {
-    let mut found = BTreeMap::new();
-    let mut left = vec![root.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            let metadata = fs::symlink_metadata(&path).unwrap();
-            let digest = if metadata.is_dir() {
-                left.push(path.clone());
-                [0; 32]
-            } else {
-                Sha256::digest(fs::read(&path).unwrap()).into()
-            };
-            let name = path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
-            let mode = metadata.permissions().mode() & 0o7777;
-            found.insert(name, (mode, metadata.mtime(), metadata.mtime_nsec(), digest));
-        }
-    }
-    found
-}
-
-fn noise(length: usize, seed: u8) -> Vec<u8> {
-    let mut state = u64::from(seed) + 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend(((state >> 24) as u32).to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
-
-fn downloads(gateway: &Gateway) -> PathBuf {
-    gateway.home().join("Downloads")
-}
-
-/// What is in a folder, hidden things and all.
-fn names(folder: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
 
 #[test]
 fn any_name_mode_and_time_arrives_as_it_is_and_comes_back() {
@@ -524,9 +408,8 @@ fn a_sparse_file_of_more_than_4_gib_arrives_whole_and_sparse() {
 
 #[test]
 fn twenty_thousand_small_files_arrive() {
-    let (there, mut here) = (Folder::in_memory("there"), Here::new());
-    here.folder = Folder::in_memory("send");
-    fs::create_dir(here.files()).unwrap();
+    let there = Folder::in_memory("there");
+    let here = Here::below(Folder::in_memory("send"));
     let gateway = lasting(there.path());
     let top = here.files().join("many");
     for number in 0..20_000_u32 {
@@ -611,11 +494,33 @@ fn nobody_on_the_way_can_read_what_is_moved() {
     assert!(tap.bytes() > 100_000, "it was listened to");
     assert!(!tap.heard(CANARY.as_bytes()));
 
-    // The contract's own calls are in the clear: the tap hears what can be heard.
     let mut agent = Agent::new("initialize");
     let url = tap.address().to_string();
     agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    fs::write(agent.home().join(CANARY), CANARY).unwrap();
     agent.get("space_write", json!({ "space": "box", "path": "~/x", "content": CANARY }));
+    let there = format!("~/{CANARY}");
+    for (tool, dest) in [("upload", "~/up"), ("upload", ""), ("send_file", "")] {
+        let mut arguments = json!({ "space": "box", "path": there });
+        if !dest.is_empty() {
+            arguments["dest"] = dest.into();
+        }
+        agent.get(tool, arguments);
+    }
+    agent.get("download", json!({ "space": "box", "path": "~/x", "dest": "~/in" }));
+    assert_eq!(fs::read_to_string(agent.home().join("in/x")).unwrap(), CANARY);
+    assert!(!tap.heard(CANARY.as_bytes()));
+
+    // The contract's own calls are in the clear: the tap hears what can be heard.
+    let path = "~/clear".to_owned();
+    let header = Some(WriteFileHeader { path, ..WriteFileHeader::default() });
+    let upload_id = "u".to_owned();
+    let begin = BeginUploadRequest { header, upload_id: upload_id.clone(), ttl: None };
+    let method = "FilesystemService/BeginUpload";
+    drop(call_at::<BeginUploadResponse>(tap.address(), "", TOKEN, method, &begin).unwrap());
+    let chunk = UploadChunkRequest { upload_id, data: CANARY.into(), ..Default::default() };
+    let method = "FilesystemService/UploadChunk";
+    let _: UploadChunkResponse = call_at(tap.address(), "", TOKEN, method, &chunk).unwrap();
     assert!(tap.heard(CANARY.as_bytes()));
 }
 

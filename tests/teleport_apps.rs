@@ -3,6 +3,7 @@
 //! What is asserted is what the site sees: who comes signed in, and which pages are opened by a plain
 //! start of the destination's browser, in a home where it has never run.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -30,17 +31,21 @@ fn everything(manifest: &Manifest) -> Choice {
     }
 }
 
-fn capture(app: App, home: &Home, scope: Scope, into: &Path) -> Payload {
-    let machine = home.machine();
-    let manifest = of(app).manifest(&machine, scope).unwrap();
-    let selection = manifest.select(&everything(&manifest)).unwrap();
-    let head = Head {
+fn head(app: App, home: &Home, scope: Scope, manifest: &Manifest) -> Head {
+    Head {
         app,
         scope,
         profile: manifest.profile.clone(),
         app_version: manifest.app_version.clone(),
         home: home.path().to_owned(),
-    };
+    }
+}
+
+fn capture(app: App, home: &Home, scope: Scope, into: &Path) -> Payload {
+    let machine = home.machine();
+    let manifest = of(app).manifest(&machine, scope).unwrap();
+    let selection = manifest.select(&everything(&manifest)).unwrap();
+    let head = head(app, home, scope, &manifest);
     let mut payload = PayloadWriter::create(into, head).unwrap();
     of(app).capture(&machine, &manifest, &selection, &mut payload).unwrap();
     payload.finish()
@@ -53,8 +58,19 @@ fn import(app: App, home: &Home, payload: &Payload) -> Imported {
 
 /// Signs in with a running browser, and waits until that is on its disk.
 fn signed_in(app: App, home: &Home, browser: Browser, site: &Site) -> spaceport_tests::App {
-    let started = home
-        .start(browser, &[&site.other_url("/write"), &site.url("/login"), &site.url("/second")]);
+    signed_in_with(&[], app, home, browser, site)
+}
+
+/// The same with switches for the browser.
+fn signed_in_with(
+    switches: &[&str],
+    app: App,
+    home: &Home,
+    browser: Browser,
+    site: &Site,
+) -> spaceport_tests::App {
+    let pages = [&*site.other_url("/write"), &site.url("/login"), &site.url("/second")];
+    let started = home.start(browser, &[switches, &pages].concat());
     assert!(site.visit("/home").is_signed_in());
     let machine = home.machine();
     wait_until("the cookie is not written down", WRITTEN, || {
@@ -123,6 +139,50 @@ fn firefox_moves_while_it_runs_and_stays_signed_in() {
     // A cookie that ends with the browser is in the file of tabs, and stays there.
     assert!(!visit.cookies.contains("passing"), "{visit:?}");
     site.visit("/second");
+}
+
+/// Chromium's switch for the keyring, which it would look for a desktop to find.
+const WITH_KEYRING: &str = "--password-store=gnome-libsecret";
+
+/// How the cookies of a Chromium are encrypted: the first bytes of each.
+fn encryptions(home: &Home) -> BTreeSet<String> {
+    let database = home.path().join(".config/chromium/Default/Cookies");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = rusqlite::Connection::open_with_flags(database, flags).unwrap();
+    let sql = "SELECT DISTINCT CAST(substr(encrypted_value, 1, 3) AS TEXT) FROM cookies";
+    let mut query = connection.prepare(sql).unwrap();
+    query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn cookies_under_a_keyring_move_to_machines_with_another_and_with_none() {
+    let (site, mut from, payloads) = (Site::open(), Home::with_keyring(), Folder::new("payloads"));
+    let running = signed_in_with(&[WITH_KEYRING], App::Chromium, &from, Browser::Chromium, &site);
+    assert!(encryptions(&from).contains("v11"), "{:?}", encryptions(&from));
+    let payload = capture(App::Chromium, &from, Scope::Session, payloads.path());
+    for (to, switches) in [(Home::new(), &[][..]), (Home::with_keyring(), &[WITH_KEYRING])] {
+        let imported = import(App::Chromium, &to, &payload);
+        assert!(imported.readable.iter().any(|site| site.host == "127.0.0.1" && site.cookies >= 1));
+        assert_eq!(encryptions(&to), BTreeSet::from(["v10".to_owned()]));
+        site.forget();
+        let _arrived = to.start(Browser::Chromium, switches);
+        let visit = site.visit("/home");
+        assert!(visit.is_signed_in(), "{visit:?}");
+    }
+    drop(running);
+    // Without the keyring nobody can read them, and nobody is told that they moved.
+    from.lose_keyring();
+    let machine = from.machine();
+    let manifest = of(App::Chromium).manifest(&machine, Scope::Session).unwrap();
+    assert!(manifest.notes.iter().any(|note| note.contains("keyring")), "{:?}", manifest.notes);
+    let selection = manifest.select(&everything(&manifest)).unwrap();
+    let head = head(App::Chromium, &from, Scope::Session, &manifest);
+    let mut payload = PayloadWriter::create(payloads.path(), head).unwrap();
+    let refused = of(App::Chromium).capture(&machine, &manifest, &selection, &mut payload);
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.cause(), Some(Cause::KeyUnavailable), "{refused}");
+    let hint = refused.report().hint.unwrap();
+    assert!(hint.contains("session bus"), "{hint}");
 }
 
 /// Copies of a profile that is written all the time.

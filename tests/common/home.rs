@@ -15,8 +15,17 @@ use crate::{Browser, Folder, wait_until};
 /// A home that nobody has used, and everything that is found by way of it.
 #[derive(Debug)]
 pub struct Home {
+    keyring: Option<Keyring>,
     folder: Folder,
     screen: Xvfb,
+}
+
+/// A session bus and, on it, a keyring that is unlocked. Both end when dropped.
+#[derive(Debug)]
+struct Keyring {
+    address: String,
+    bus: Child,
+    service: Child,
 }
 
 /// What a test's home runs as `chromium`.
@@ -39,7 +48,56 @@ impl Home {
         let chromium = folder.path().join("bin/chromium");
         std::fs::write(&chromium, CHROMIUM).unwrap();
         std::fs::set_permissions(&chromium, Permissions::from_mode(0o700)).unwrap();
-        Self { folder, screen: Xvfb::start(Size::new(800, 600)).unwrap() }
+        Self { keyring: None, folder, screen: Xvfb::start(Size::new(800, 600)).unwrap() }
+    }
+
+    /// Makes one with a keyring, which its programs keep their passwords in.
+    pub fn with_keyring() -> Self {
+        let mut home = Self::new();
+        let address = format!("unix:path={}", home.path().join("run/bus").display());
+        let bus = Command::new("dbus-daemon")
+            .args(["--session", "--nofork", "--address", &address])
+            .env_clear()
+            .envs(home.environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("no bus", CLOSE, || home.path().join("run/bus").exists());
+        let mut service = Command::new("gnome-keyring-daemon")
+            .args(["--foreground", "--unlock", "--components=secrets"])
+            .env_clear()
+            .envs(home.environment())
+            .env("DBUS_SESSION_BUS_ADDRESS", &address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut service.stdin.take().unwrap(), b"password").unwrap();
+        home.keyring = Some(Keyring { address, bus, service });
+        // It takes questions once it has unlocked what it keeps.
+        let keeps = || {
+            let mut store = Command::new("secret-tool")
+                .args(["store", "--label=test", "test", "test"])
+                .env_clear()
+                .envs(home.environment())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::io::Write::write_all(&mut store.stdin.take().unwrap(), b"test").unwrap();
+            store.wait().unwrap().success()
+        };
+        wait_until("no keyring", CLOSE, keeps);
+        home
+    }
+
+    /// Ends the keyring, as if its owner had locked it.
+    pub fn lose_keyring(&mut self) {
+        self.keyring = None;
     }
 
     /// Where it is.
@@ -47,7 +105,7 @@ impl Home {
         self.folder.path()
     }
 
-    /// The environment of whoever lives there: a screen, and no session bus.
+    /// The environment of whoever lives there: a screen, and a session bus where there is a keyring.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let run = self.path().join("run");
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.path().join("bin").display());
@@ -58,8 +116,14 @@ impl Home {
             ("DISPLAY", self.screen.display().into()),
             ("MOZ_HEADLESS", "1".into()),
         ]
+        .into_iter()
+        .chain(
+            self.keyring
+                .as_ref()
+                .map(|keyring| ("DBUS_SESSION_BUS_ADDRESS", OsString::from(&keyring.address))),
+        )
         .map(|(name, value)| (name.into(), value))
-        .into()
+        .collect()
     }
 
     /// The machine as whoever lives there sees it.
@@ -83,6 +147,15 @@ impl Home {
             .spawn()
             .unwrap();
         App { child }
+    }
+}
+
+impl Drop for Keyring {
+    fn drop(&mut self) {
+        for child in [&mut self.service, &mut self.bus] {
+            drop(child.kill());
+            drop(child.wait());
+        }
     }
 }
 

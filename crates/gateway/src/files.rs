@@ -132,7 +132,7 @@ impl Line {
     fn talk(self, runtime: Handle, queues: Queues, taken: Taken) {
         let mut talk = Talk::taken(runtime, queues, taken);
         let done = match self.verb {
-            Verb::Send => receive(&self.storage.receiver, &mut talk, now),
+            Verb::Send => receive(&self.storage.receiver, &self.storage.files, &mut talk, now),
             Verb::Fetch => offer(&self.storage.files, &mut talk),
         };
         if let Err(error) = done {

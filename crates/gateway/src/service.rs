@@ -13,7 +13,7 @@ use spaceport_relay::{Uplink, Via};
 use spaceport_session::{
     Counters, Open, Policy, Preferences, SessionInfo, Sessions, Settings, Ticket,
 };
-use spaceport_teleport::stream::FEATURE;
+use spaceport_teleport::stream::{ANYWHERE, FEATURE};
 use spaceport_transport::quic;
 use spaceport_types::{
     Bitrate, Bounds, Cause, Codec, Error, Geometry, Kind, MediaKey, Redacted, Result, SessionId,
@@ -306,6 +306,16 @@ impl Service {
         &self.inner.auth
     }
 
+    /// Whether files are taken over a sealed line, for a feature that is no more than that.
+    fn sealed(&self, name: &'static str) -> Feature {
+        let limitation = match (&self.inner.storage, self.seal_key().is_empty()) {
+            (Some(_), false) => "",
+            (Some(_), true) => "there is no key that it could be sealed to",
+            (None, _) => "started without a home",
+        };
+        Feature { name, supported: limitation.is_empty(), limitation: limitation.to_owned() }
+    }
+
     /// What this Space is and can do.
     pub async fn capabilities(&self) -> Capabilities {
         let displays = self.displays().await;
@@ -338,13 +348,8 @@ impl Service {
                 }
                 None => missing("filesystem", "started without a home"),
             },
-            match (&self.inner.storage, self.seal_key().is_empty()) {
-                (Some(_), false) => {
-                    Feature { name: FEATURE, supported: true, limitation: String::new() }
-                }
-                (Some(_), true) => missing(FEATURE, "there is no key that it could be sealed to"),
-                (None, _) => missing(FEATURE, "started without a home"),
-            },
+            self.sealed(FEATURE),
+            self.sealed(ANYWHERE),
             missing("fs_watch", "changes are not watched"),
             missing("process", "no processes are run for clients"),
             missing("audio.desktop", "this version streams pictures only"),

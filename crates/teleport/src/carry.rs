@@ -10,9 +10,13 @@ use spaceport_spaces::Client;
 use spaceport_types::{Error, Kind, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::contract::{self, Download, Downloaded, SendFile, SentFile, Watched, What};
+use crate::contract::{
+    self, Download, Downloaded, SendFile, SentFile, Upload, Uploaded, Watched, What, Write, Written,
+};
 use crate::receive::{Conflict, Total};
-use crate::stream::{self, Cancel, FEATURE, Fetch, Fetched, LeftOut, Send, Sent, Step, Watch};
+use crate::stream::{
+    self, ANYWHERE, Cancel, FEATURE, Fetch, Fetched, LeftOut, Put, Send, Sent, Step, Thing, Watch,
+};
 use crate::trust::Keys;
 
 /// Sends files and folders.
@@ -201,9 +205,96 @@ pub async fn download(
     })
 }
 
+/// Puts a file or a folder at a path of a Space, with every folder on the way there.
+///
+/// # Errors
+///
+/// As [`send`] and [`contract::upload`](fn@contract::upload).
+pub async fn upload(
+    space: &Client,
+    wanted: Upload,
+    keys: &Keys,
+    watched: &Watched,
+    wall: SystemTime,
+) -> Result<Uploaded> {
+    let dest = wanted.dest.as_deref().map(|dest| dest.trim_end_matches('/'));
+    let dest = dest.filter(|dest| !dest.is_empty()).map(str::to_owned);
+    let path = wanted.path.canonicalize().unwrap_or_else(|_| wanted.path.clone());
+    let is_file = path.is_file();
+    let (watch, cancel) = (watch(watched), Cancel::default());
+    let sent = stopped_by(&watched.stop, &cancel, async {
+        match dest {
+            Some(path) => {
+                let put = Put { thing: Thing::Path(wanted.path.clone()), path };
+                stream::put(space, put, keys, &watch, &cancel, wall).await
+            }
+            None => {
+                let send = Send {
+                    paths: vec![wanted.path.clone()],
+                    everything: true,
+                    listed: is_file,
+                    ..Send::default()
+                };
+                stream::send(space, &send, keys, &watch, &cancel, wall).await
+            }
+        }
+    });
+    let sent = match sent.await {
+        Err(error) if is_missing(&error) => return contract::upload(space, wanted, watched).await,
+        sent => sent?,
+    };
+    Ok(Uploaded {
+        source: path.display().to_string(),
+        dest: whole(&sent),
+        kind: if is_file { What::File } else { What::Folder },
+        files: usize::try_from(sent.files).unwrap_or(usize::MAX),
+        directories: usize::try_from(sent.folders).unwrap_or(usize::MAX),
+        bytes: sent.bytes,
+        sha256: sent.listed.first().filter(|_| is_file).map(|file| file.sha256.to_string()),
+        verified: true,
+    })
+}
+
+/// Writes a text to a file of a Space.
+///
+/// # Errors
+///
+/// As [`send`] and [`contract::write`](fn@contract::write).
+pub async fn write(
+    space: &Client,
+    wanted: Write,
+    keys: &Keys,
+    watched: &Watched,
+    wall: SystemTime,
+) -> Result<Written> {
+    wanted.check()?;
+    let (watch, cancel) = (watch(watched), Cancel::default());
+    let sent = stopped_by(&watched.stop, &cancel, async {
+        let put = Put { thing: Thing::Text(wanted.content.clone()), path: wanted.path.clone() };
+        stream::put(space, put, keys, &watch, &cancel, wall).await
+    });
+    let sent = match sent.await {
+        Err(error) if is_missing(&error) => return contract::write(space, wanted, watched).await,
+        sent => sent?,
+    };
+    Ok(Written {
+        path: whole(&sent),
+        bytes: sent.bytes,
+        sha256: sent.listed.first().map(|file| file.sha256.to_string()).unwrap_or_default(),
+        verified: true,
+    })
+}
+
+/// Where the one thing is that was sent.
+fn whole(sent: &Sent) -> String {
+    let top = sent.names.first().map(String::as_str).unwrap_or_default();
+    format!("{}/{top}", sent.destination.trim_end_matches('/'))
+}
+
 /// Whether the Space only lacks the sealed line.
 fn is_missing(error: &Error) -> bool {
-    error.kind() == Kind::CapabilityMissing && error.context("feature") == Some(FEATURE)
+    let feature = error.context("feature");
+    error.kind() == Kind::CapabilityMissing && [Some(FEATURE), Some(ANYWHERE)].contains(&feature)
 }
 
 /// Gives a transfer up when `stop` says so, and waits until nothing is left of it.

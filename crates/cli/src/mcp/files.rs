@@ -9,7 +9,7 @@ use rmcp::{Peer, RoleServer};
 use serde::Serialize;
 use spaceport_teleport::carry;
 use spaceport_teleport::contract::{
-    self, Download, Downloaded, SendFile, Sent, Upload, Uploaded, Watched, Write, Written,
+    Download, Downloaded, SendFile, Sent, Upload, Uploaded, Watched, Write, Written,
 };
 use spaceport_teleport::receive::Conflict;
 use spaceport_types::Result;
@@ -57,7 +57,9 @@ pub(crate) async fn send_file(user: User, it: of::SendFile) -> Result<Sent> {
 pub(crate) async fn upload(user: User, it: of::Upload) -> Result<Uploaded> {
     let upload = Upload { path: local(&it.path), dest: it.dest };
     let (space, _) = user.spaces.client(&it.space)?;
-    user.call.watch(|watched| async move { contract::upload(&space, upload, &watched).await }).await
+    let work =
+        |watched| async move { carry::upload(&space, upload, &keys(None), &watched, now()).await };
+    user.call.watch(work).await
 }
 
 pub(crate) async fn download(user: User, it: of::Download) -> Result<Downloaded> {
@@ -75,7 +77,8 @@ pub(crate) async fn download(user: User, it: of::Download) -> Result<Downloaded>
 pub(crate) async fn write(user: User, it: of::SpaceWrite) -> Result<SpaceWritten> {
     let write = Write { path: it.path, content: it.content };
     let (client, space) = user.spaces.client(&it.space)?;
-    let work = |watched| async move { contract::write(&client, write, &watched).await };
+    let work =
+        |watched| async move { carry::write(&client, write, &keys(None), &watched, now()).await };
     Ok(SpaceWritten { space, written: user.call.watch(work).await? })
 }
 

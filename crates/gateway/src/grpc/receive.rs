@@ -89,6 +89,7 @@ fn begin(
     let begin = Begin {
         id: request.transfer_id,
         destination: request.destination_subdir,
+        root: None,
         ignore_patterns: request.ignore_patterns,
         honor_gitignore: request.honor_gitignore,
         conflict: conflict(request.conflict_policy)?,

@@ -66,7 +66,7 @@ impl Files {
                 folder: item.directory,
                 size: item.size,
                 sha256: if item.directory { String::new() } else { hashed(&listing, item, stop)? },
-                mode: item.mode,
+                mode: item.mode.unwrap_or_default(),
                 modified: item.modified,
                 index,
             });

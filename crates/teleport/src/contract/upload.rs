@@ -63,6 +63,26 @@ pub struct Write {
     pub content: String,
 }
 
+impl Write {
+    /// Refuses what is too long.
+    pub(crate) fn check(&self) -> Result<()> {
+        let bytes = self.content.len();
+        if bytes <= LONGEST_TEXT {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::InvalidArgument,
+            format!("the text has {bytes} bytes, and at most {LONGEST_TEXT} are written"),
+        )
+        .issue(spaceport_types::Issue {
+            path: "content".to_owned(),
+            constraint: "maximum".into(),
+            limit: Some(LONGEST_TEXT.to_string()),
+        })
+        .hint("Put it into a file, and use `upload`"))
+    }
+}
+
 /// A text that was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct Written {
@@ -117,19 +137,8 @@ pub async fn upload(client: &Client, upload: Upload, watched: &Watched) -> Resul
 ///
 /// As [`upload`], and `invalid_argument` for a text of more than 1 MiB.
 pub async fn write(client: &Client, write: Write, watched: &Watched) -> Result<Written> {
+    write.check()?;
     let bytes = write.content.len();
-    if bytes > LONGEST_TEXT {
-        return Err(Error::new(
-            Kind::InvalidArgument,
-            format!("the text has {bytes} bytes, and at most {LONGEST_TEXT} are written"),
-        )
-        .issue(spaceport_types::Issue {
-            path: "content".to_owned(),
-            constraint: "maximum".into(),
-            limit: Some(LONGEST_TEXT.to_string()),
-        })
-        .hint("Put it into a file, and use `upload`"));
-    }
     let sha256 = digest(Sha256::new_with_prefix(write.content.as_bytes()));
     let header = WriteFileHeader {
         path: write.path,

@@ -125,9 +125,8 @@ impl Files for VsCode {
         }
         if locked > 0 {
             let why = format!("{locked} secrets of `{STATE}` are encrypted with a keyring");
-            return Err(Error::because(Cause::KeyUnavailable, why)
-                .with("item", STATE)
-                .hint("Unlock the keyring of the person who uses the app, or leave the item out"));
+            let error = Error::because(Cause::KeyUnavailable, why).with("item", STATE);
+            return Err(super::keyring::explain(error, machine));
         }
         connection.execute_batch("VACUUM").map_err(failed)
     }

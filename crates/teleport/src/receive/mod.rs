@@ -21,6 +21,7 @@ mod transfer;
 mod upload;
 
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -84,8 +85,10 @@ impl Config {
 pub struct Begin {
     /// The sender's name for the transfer; the same again resumes it. Empty: one is made.
     pub id: String,
-    /// The folder below the downloads folder; empty is that folder itself.
+    /// The folder below the root; empty is the root itself.
     pub destination: String,
+    /// The root, which is there; `None` for the downloads folder.
+    pub root: Option<PathBuf>,
     /// Patterns of what is not to be sent, as in `.gitignore`.
     pub ignore_patterns: Vec<String>,
     /// Whether `.gitignore` files among the entries count. They are looked at in the commit.
@@ -220,7 +223,11 @@ impl Receiver {
             [] => None,
             patterns => Some(Rules::of_request(patterns)?),
         };
-        let root = Root::create(&self.shared.config.downloads)?;
+        let place = begin.root.as_ref().unwrap_or(&self.shared.config.downloads).clone();
+        let root = match begin.root {
+            Some(_) => Root::open(&place)?,
+            None => Root::create(&place)?,
+        };
         let location = root.location().map_err(|errno| io_error(errno, "found", b"."))?;
         let depth = subfolder.as_ref().map_or(0, |subfolder| subfolder.as_bytes().len() + 1);
         let room = location.as_os_str().len() + 1 + depth;
@@ -264,16 +271,15 @@ impl Receiver {
             }
             return Ok((transfer, ignored, false));
         };
-        let location = self.shared.config.downloads.clone();
         if let Some(orphan) = self.shared.take_orphan(id, fingerprint) {
-            let transfer = Transfer::new(plan, orphan, options, location, now);
+            let transfer = Transfer::new(plan, orphan, options, place, now);
             transfer.take_stock();
             return Ok((Arc::new(transfer), ignored, true));
         }
         make_sure_of_room(&holder, &plan)?;
         let described = stage.describe(Purpose { fingerprint, keep: ttl });
         described.map_err(|errno| io_error(errno, "written", b"."))?;
-        Ok((Arc::new(Transfer::new(plan, stage, options, location, now)), ignored, true))
+        Ok((Arc::new(Transfer::new(plan, stage, options, place, now)), ignored, true))
     }
 
     /// Takes the next bytes of a file.
@@ -540,6 +546,10 @@ fn fingerprint(plan: &Plan, begin: &Begin) -> [u8; 32] {
     hash.update([begin.conflict as u8, u8::from(begin.honor_gitignore)]);
     if begin.trailing {
         hash.update(b"trailing");
+    }
+    if let Some(root) = &begin.root {
+        hash.update(b"root");
+        hash.update(root.as_os_str().as_bytes());
     }
     for text in std::iter::once(&begin.destination).chain(&begin.ignore_patterns) {
         hash.update((text.len() as u64).to_be_bytes());

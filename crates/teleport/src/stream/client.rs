@@ -99,6 +99,9 @@ pub struct Sent {
     pub skipped_count: u64,
     /// What was not sent.
     pub left_out: LeftOut,
+    /// How many folders.
+    #[serde(skip)]
+    pub folders: u64,
     /// Some of what ignore files left out.
     #[serde(skip)]
     pub ignored: Vec<String>,
@@ -180,46 +183,32 @@ pub async fn send(
     wall: SystemTime,
 ) -> Result<Sent> {
     watch(Step::Looking);
-    let key = key(space, keys, wall).await?;
+    let key = key(space, FEATURE, keys, wall).await?;
     let (paths, everything) = (wanted.paths.clone(), wanted.everything);
     let listing = blocking(move || {
         let sources = paths.iter().map(|path| Source::at(path)).collect::<Result<_>>()?;
         Listing::walk(sources, everything)
     });
-    let listing = Arc::new(listing.await?);
+    let listing = listing.await?;
     let begin = pb::Begin {
         transfer_id: name("send", &listing.identity().0, &wanted.into, wanted.conflict),
         destination: wanted.into.clone(),
         conflict: conflict(wanted.conflict).into(),
+        path: None,
     };
-    let line = &Line::new(space, &key, Verb::Send, cancel);
-    let listed = wanted.listed;
-    let (end, resumed, done, files) = again(space, cancel, || {
-        let (begin, listing, watch) = (begin.clone(), Arc::clone(&listing), Arc::clone(watch));
-        line.run(move |line| sending(line, begin, &listing, listed, &watch))
-    })
-    .await?;
-    Ok(Sent {
-        transfer_id: begin.transfer_id,
-        destination: raw(&done.destination),
-        names: shown(&done.names),
-        files: done.files,
-        bytes: done.bytes,
-        resumed_bytes: resumed,
-        wire_bytes: line.sent.load(Ordering::Relaxed),
-        sha256: end,
-        skipped: shown(&done.skipped),
-        skipped_count: done.skipped_count,
-        left_out: listing.left_out,
-        ignored: listing.ignored.iter().map(|path| raw(path)).collect(),
-        listed: files,
-    })
+    let line = Line::new(space, &key, Verb::Send, cancel);
+    line.send(begin, listing, wanted.listed, watch).await
 }
 
-/// The key that what crosses to the Space is sealed to.
-async fn key(space: &Client, keys: &Keys, wall: SystemTime) -> Result<PublicKey> {
+/// The key that what crosses to the Space is sealed to, if it has the feature.
+pub(super) async fn key(
+    space: &Client,
+    feature: &'static str,
+    keys: &Keys,
+    wall: SystemTime,
+) -> Result<PublicKey> {
     let (known, key) = known(space).await?;
-    let serves = known.features.iter().any(|it| it.name == FEATURE && it.supported);
+    let serves = known.features.iter().any(|it| it.name == feature && it.supported);
     let missing = || {
         Error::new(
             Kind::CapabilityMissing,
@@ -228,7 +217,7 @@ async fn key(space: &Client, keys: &Keys, wall: SystemTime) -> Result<PublicKey>
                 space.address()
             ),
         )
-        .with("feature", FEATURE)
+        .with("feature", feature)
     };
     let Some(key) = key.filter(|_| serves) else {
         return Err(crate::trust::unsealed(space, missing));
@@ -286,7 +275,7 @@ async fn again<T, F: Future<Output = Result<T, Broken>>>(
 }
 
 /// A line to a Space, made anew for every try.
-struct Line {
+pub(super) struct Line {
     space: Client,
     key: PublicKey,
     verb: Verb,
@@ -305,7 +294,7 @@ struct Talking {
 }
 
 impl Line {
-    fn new(space: &Client, key: &PublicKey, verb: Verb, cancel: &Cancel) -> Self {
+    pub(super) fn new(space: &Client, key: &PublicKey, verb: Verb, cancel: &Cancel) -> Self {
         Self {
             space: space.clone(),
             key: *key,
@@ -314,6 +303,38 @@ impl Line {
             sent: Arc::default(),
             received: Arc::default(),
         }
+    }
+
+    /// Sends what is listed, as often as it takes.
+    pub(super) async fn send(
+        &self,
+        begin: pb::Begin,
+        listing: Listing,
+        listed: bool,
+        watch: &Watch,
+    ) -> Result<Sent> {
+        let listing = Arc::new(listing);
+        let (end, resumed, done, files) = again(&self.space, &self.cancel, || {
+            let (begin, listing, watch) = (begin.clone(), Arc::clone(&listing), Arc::clone(watch));
+            self.run(move |line| sending(line, begin, &listing, listed, &watch))
+        })
+        .await?;
+        Ok(Sent {
+            transfer_id: begin.transfer_id,
+            destination: raw(&done.destination),
+            names: shown(&done.names),
+            files: done.files,
+            folders: listing.items.len() as u64 - listing.files,
+            bytes: done.bytes,
+            resumed_bytes: resumed,
+            wire_bytes: self.sent.load(Ordering::Relaxed),
+            sha256: end,
+            skipped: shown(&done.skipped),
+            skipped_count: done.skipped_count,
+            left_out: listing.left_out,
+            ignored: listing.ignored.iter().map(|path| raw(path)).collect(),
+            listed: files,
+        })
     }
 
     /// Calls, and has `work` talk on a thread of its own: not one of the runtime's, which would be
@@ -546,7 +567,7 @@ pub async fn fetch(
     wall: SystemTime,
 ) -> Result<Fetched> {
     watch(Step::Looking);
-    let key = key(space, keys, wall).await?;
+    let key = key(space, FEATURE, keys, wall).await?;
     let config = Config::new(&wanted.into, &wanted.state);
     let receiver = blocking(move || Receiver::open(config, now(), wall)).await?;
     let line = &Line::new(space, &key, Verb::Fetch, cancel);
@@ -643,7 +664,7 @@ fn already(listing: &Listing, standing: &Standing) -> u64 {
 }
 
 /// The same for the same things, sent or fetched in the same way, as long as they do not change.
-fn name(what: &str, identity: &[u8], into: &str, policy: Conflict) -> String {
+pub(super) fn name(what: &str, identity: &[u8], into: &str, policy: Conflict) -> String {
     let mut hash = Sha256::new();
     for text in [what.as_bytes(), identity, into.as_bytes(), &[conflict(policy) as u8]] {
         hash.update((text.len() as u64).to_be_bytes());
@@ -665,7 +686,7 @@ fn fetch_name(space: &Client, wanted: &Fetch, declared: &Declaring) -> String {
         hash.update(&entry.path);
         hash.update([u8::from(entry.directory)]);
         hash.update(entry.size.to_be_bytes());
-        hash.update(entry.mode.to_be_bytes());
+        hash.update(entry.mode.unwrap_or(u32::MAX).to_be_bytes());
         hash.update(entry.modified_seconds.to_be_bytes());
         hash.update(entry.modified_nanos.to_be_bytes());
     }
@@ -673,11 +694,12 @@ fn fetch_name(space: &Client, wanted: &Fetch, declared: &Declaring) -> String {
     name("fetch", &digest, &wanted.into.display().to_string(), wanted.conflict)
 }
 
-const fn conflict(policy: Conflict) -> pb::Conflict {
+pub(super) const fn conflict(policy: Conflict) -> pb::Conflict {
     match policy {
         Conflict::Overwrite => pb::Conflict::Overwrite,
         Conflict::Skip => pb::Conflict::Skip,
-        Conflict::Rename | Conflict::Refuse => pb::Conflict::Rename,
+        Conflict::Rename => pb::Conflict::Rename,
+        Conflict::Refuse => pb::Conflict::Refuse,
     }
 }
 
@@ -686,7 +708,7 @@ fn unexpected() -> Error {
         .hint("Use the same version of spaceport there")
 }
 
-async fn blocking<T: std::marker::Send + 'static>(
+pub(super) async fn blocking<T: std::marker::Send + 'static>(
     work: impl FnOnce() -> Result<T> + std::marker::Send + 'static,
 ) -> Result<T> {
     joined(tokio::task::spawn_blocking(work).await)

@@ -13,6 +13,7 @@
 mod client;
 mod give;
 pub mod pack;
+mod put;
 mod serve;
 mod slab;
 mod take;
@@ -22,6 +23,7 @@ mod tests;
 mod walk;
 
 pub use client::{Fetch, Fetched, Listed, Send, Sent, Step, Watch, fetch, send};
+pub use put::{Put, Thing, put};
 pub use serve::{offer, receive};
 pub use take::{Declaring, Taker, begin};
 pub use talk::{Came, Cancel, Cutter, QUEUE, Queues, Said, Sealed, Talk, listen};
@@ -56,6 +58,9 @@ impl Verb {
 
 /// The feature of a Space that takes such lines.
 pub const FEATURE: &str = "files_stream";
+
+/// The feature of a Space that takes what goes to any path of it, not only to where it receives files.
+pub const ANYWHERE: &str = "files_anywhere";
 
 /// The media type of both directions.
 pub const MEDIA_TYPE: &str = "application/vnd.spaceport.sealed";

@@ -58,6 +58,13 @@ impl Declaring {
         &self.entries
     }
 
+    /// Gives what was declared without permission bits these.
+    pub(super) fn default_mode(&mut self, mode: u32) {
+        for entry in &mut self.entries {
+            entry.mode.get_or_insert(mode);
+        }
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.size))
@@ -86,7 +93,7 @@ pub fn begin(
         directory: entry.directory,
         size: entry.size,
         sha256: "",
-        mode: Some(entry.mode),
+        mode: entry.mode,
         modified: Some((
             entry.modified_seconds,
             i32::try_from(entry.modified_nanos).unwrap_or(i32::MAX),
@@ -169,6 +176,7 @@ pub(super) fn conflict_of(number: i32) -> Result<Conflict> {
         Ok(pb::Conflict::Unspecified | pb::Conflict::Rename) => Ok(Conflict::Rename),
         Ok(pb::Conflict::Overwrite) => Ok(Conflict::Overwrite),
         Ok(pb::Conflict::Skip) => Ok(Conflict::Skip),
+        Ok(pb::Conflict::Refuse) => Ok(Conflict::Refuse),
         Err(_) => Err(Error::new(Kind::InvalidArgument, "there is no such conflict policy")
             .with("conflict", number)),
     }

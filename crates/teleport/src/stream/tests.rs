@@ -34,7 +34,7 @@ fn declared(entries: &[(&[u8], u64)]) -> Declaring {
     let entries = entries.iter().map(|&(path, size)| pb::Entry {
         path: path.to_vec().into(),
         size,
-        mode: 0o644,
+        mode: Some(0o644),
         ..pb::Entry::default()
     });
     let mut declaring = Declaring::default();
@@ -190,11 +190,148 @@ fn line(
         assert!(matches!(queues.input.blocking_recv(), Some(Ok(Came::Start(_)))));
         let mut talk = Talk::taken(handle, queues, taken);
         match verb {
-            Verb::Send => receive(&receiver, &mut talk, now),
+            Verb::Send => receive(&receiver, &files, &mut talk, now),
             Verb::Fetch => offer(&files, &mut talk),
         }
     });
     (client, server)
+}
+
+/// Paths that a sender may choose, and what becomes of them: nothing for those that land as they are.
+const CHOSEN: [(&[u8], Option<Cause>); 26] = [
+    (b"../../.ssh/authorized_keys", Some(Cause::PathEscape)),
+    (b"a/../../x", Some(Cause::PathEscape)),
+    (b"./../x", Some(Cause::PathEscape)),
+    (b"..", Some(Cause::PathEscape)),
+    (b"/etc/passwd", Some(Cause::PathEscape)),
+    (b"//x", Some(Cause::PathEscape)),
+    (b"link/x", Some(Cause::Conflict)),
+    (b"link", Some(Cause::Conflict)),
+    (b"pipe", Some(Cause::Conflict)),
+    (b"a\0b", Some(Cause::NameUnusable)),
+    (b"a//b", Some(Cause::NameUnusable)),
+    (b"a/./b", Some(Cause::NameUnusable)),
+    (b"a/", Some(Cause::NameUnusable)),
+    (b"", Some(Cause::NameUnusable)),
+    (&[b'n'; 256], Some(Cause::NameUnusable)),
+    (b"C:\\x", None),
+    (b"\\\\host\\share\\x", None),
+    (b"CON", None),
+    (b"x.", None),
+    (b"x ", None),
+    (b"a:b", None),
+    (b"\x1b[2J\r\n\x07", None),
+    (b"\xff\xfe", None),
+    ("\u{202e}gpj.exe".as_bytes(), None),
+    ("cafe\u{301}/caf\u{e9}".as_bytes(), None),
+    (&[b'n'; 255], None),
+];
+
+/// Sends one file with an honest digest over a line; what the Space's half says.
+fn sent_over(scratch: &Scratch, begin: pb::Begin, path: &[u8]) -> Result<()> {
+    let (mut client, server) = line(scratch, &Identity::generate(), Verb::Send);
+    let entry = pb::Entry { path: path.to_vec().into(), size: 1, ..pb::Entry::default() };
+    client.say(Frame::Begin(begin), false).unwrap();
+    let entries = pb::Entries { entries: vec![entry], last: true };
+    client.say(Frame::Entries(entries), true).unwrap();
+    if let Ok(Frame::Begun(_)) = client.hear_frame() {
+        let mut packer = Packer::default();
+        packer.push(Record::Whole { index: 0, data: b"x", digest: hash(b"x") });
+        client.give(&mut packer).unwrap();
+        let mut total = Total::default();
+        total.add(path, Some(&hash(b"x")));
+        let end = pb::End { sha256: total.finish().0.to_vec().into() };
+        client.say(Frame::End(end), true).unwrap();
+    }
+    drop(client);
+    server.join().unwrap()
+}
+
+#[test]
+fn a_path_lands_exactly_or_is_refused_by_name_over_the_line() {
+    use std::os::unix::ffi::OsStrExt as _;
+    for (path, cause) in CHOSEN {
+        let scratch = Scratch::new();
+        let outside = Scratch::new();
+        let downloads = scratch.path().join("in");
+        fs::create_dir_all(&downloads).unwrap();
+        std::os::unix::fs::symlink(outside.path(), downloads.join("link")).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, downloads.join("pipe"), fifo, mode, 0).unwrap();
+        let begin = pb::Begin {
+            transfer_id: "t".to_owned(),
+            conflict: pb::Conflict::Overwrite.into(),
+            ..pb::Begin::default()
+        };
+        let done = sent_over(&scratch, begin, path);
+        let found = fs::read_dir(&downloads).unwrap().count() - 2;
+        match (done, cause) {
+            (Ok(()), None) => {
+                let landed = downloads.join(std::ffi::OsStr::from_bytes(path));
+                assert_eq!(fs::read(landed).unwrap(), b"x");
+                assert_eq!(found, 1, "nothing else");
+            }
+            (Err(error), Some(cause)) => {
+                assert_eq!(error.cause(), Some(cause), "{error}");
+                assert!(error.context("entry").is_some(), "{error}");
+                assert!(!error.to_string().contains(char::is_control), "{error}");
+                assert_eq!(found, 0, "{error}");
+            }
+            (done, cause) => panic!("{path:?}: {done:?} where {cause:?} was expected"),
+        }
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{path:?}");
+    }
+}
+
+#[test]
+fn a_path_in_the_space_is_where_it_goes_and_nowhere_else() {
+    let outside = Scratch::new();
+    let run = |to: &str, entry: &[u8]| {
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.path().join("real")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), scratch.path().join("link")).unwrap();
+        let begin = pb::Begin {
+            transfer_id: "t".to_owned(),
+            conflict: pb::Conflict::Overwrite.into(),
+            path: Some(to.to_owned()),
+            ..pb::Begin::default()
+        };
+        let done = sent_over(&scratch, begin, entry);
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{to}");
+        let landed = ["real", "link", "in", "state"];
+        let new = fs::read_dir(scratch.path()).unwrap().map(|it| it.unwrap().file_name());
+        let new: Vec<_> = new.filter(|it| !landed.contains(&&*it.to_string_lossy())).collect();
+        (done, new, scratch)
+    };
+    for (to, entry) in [("~/new/deep/x", "x"), ("real/x", "x"), ("./x", "x"), ("a\\b ", "a\\b ")] {
+        let (done, _, scratch) = run(to, entry.as_bytes());
+        done.unwrap();
+        let landed = scratch.path().join(to.trim_start_matches("~/"));
+        assert_eq!(fs::read(landed).unwrap(), b"x", "{to}");
+    }
+    for (to, entry) in [
+        ("/etc/x", "x"),
+        ("../x", "x"),
+        ("real/../../x", "x"),
+        ("~", "~"),
+        ("", ""),
+        ("/", ""),
+        ("link/x", "x"),
+        ("link", "link"),
+        ("real", "real"),
+        ("x", "y"),
+        ("x", "x/../y"),
+        ("x", "../x"),
+        ("x/..", ".."),
+        ("real/x\0", "x\0"),
+    ] {
+        let (done, new, scratch) = run(to, entry.as_bytes());
+        let error = done.unwrap_err();
+        assert!(!error.to_string().contains(char::is_control), "{error}");
+        assert!(new.is_empty(), "{to}: {error}: {new:?}");
+        assert_eq!(fs::read_dir(scratch.path().join("real")).unwrap().count(), 0, "{to}: {error}");
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //! The rules are those of the contract's own client: nested `.gitignore` and `.ignore`, a
 //! `.dockerignore` at the top, `.git` never, links never. Nothing is opened through a link.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, Stat, memfd_create};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 use spaceport_types::{Cause, Error, Kind, Result};
@@ -30,6 +31,8 @@ pub struct Source {
     at: Vec<u8>,
     /// What it is called at the destination.
     name: Vec<u8>,
+    /// A text that is nowhere but in memory.
+    text: Option<File>,
 }
 
 impl Source {
@@ -50,7 +53,7 @@ impl Source {
         // A link is called what it is called, not what it leads to.
         let name = path.file_name().unwrap_or(last);
         let at = last.as_bytes().to_vec();
-        Ok(Self { root: Root::open(parent)?, at, name: name.as_bytes().to_vec() })
+        Ok(Self { root: Root::open(parent)?, at, name: name.as_bytes().to_vec(), text: None })
     }
 
     /// What a caller names below a root that nothing may lead out of. No link is followed.
@@ -61,7 +64,28 @@ impl Source {
     pub fn of(files: &Files, path: &str) -> Result<Self> {
         let below = files.resolve_entry(path)?;
         let (at, name) = (below.as_bytes().to_vec(), below.name().to_vec());
-        Ok(Self { root: Root::open(files.root())?, at, name })
+        Ok(Self { root: Root::open(files.root())?, at, name, text: None })
+    }
+
+    /// A text, which is on no disk and has the permission bits of what it replaces.
+    ///
+    /// # Errors
+    ///
+    /// `io` when there is no memory for it.
+    pub fn text(text: &str) -> Result<Self> {
+        use std::io::Write as _;
+        let failed = |errno| io_error(errno, "held", b"a text");
+        let memory = memfd_create("text", MemfdFlags::CLOEXEC).map_err(failed)?;
+        let mut file = File::from(memory);
+        file.write_all(text.as_bytes())?;
+        let root = Root::open(Path::new("/"))?;
+        Ok(Self { root, at: Vec::new(), name: b"text".to_vec(), text: Some(file) })
+    }
+
+    /// The same under another name at the destination.
+    #[must_use]
+    pub fn called(self, name: impl Into<Vec<u8>>) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     /// Where one of its entries is below the root.
@@ -81,8 +105,8 @@ pub struct Item {
     pub directory: bool,
     /// Bytes of a file.
     pub size: u64,
-    /// Permission bits.
-    pub mode: u32,
+    /// Permission bits; `None` for those of what it replaces, or the usual ones.
+    pub mode: Option<u32>,
     /// When it was changed last: seconds since 1970, and nanoseconds.
     pub modified: (i64, u32),
     /// Inode, and when anything about it changed: what tells whether it is still the same.
@@ -137,8 +161,11 @@ impl Listing {
     }
 
     /// Opens one of its files.
-    pub(crate) fn open(&self, item: &Item) -> Result<std::fs::File> {
+    pub(crate) fn open(&self, item: &Item) -> Result<File> {
         let source = self.sources.get(item.source as usize).ok_or_else(|| gone(item))?;
+        if let Some(text) = &source.text {
+            return Ok(text.try_clone()?);
+        }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         source.root.open_file(&source.place(&item.path), flags, Mode::empty()).map_err(|errno| {
             match errno {
@@ -156,7 +183,7 @@ impl Listing {
             hash.update(&item.path);
             hash.update([u8::from(item.directory)]);
             hash.update(item.size.to_be_bytes());
-            hash.update(item.mode.to_be_bytes());
+            hash.update(item.mode.unwrap_or(u32::MAX).to_be_bytes());
             hash.update(item.modified.0.to_be_bytes());
             hash.update(item.modified.1.to_be_bytes());
             if !item.directory {
@@ -177,7 +204,7 @@ impl Item {
             source,
             directory,
             size: if directory { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) },
-            mode: stat.st_mode & 0o777,
+            mode: Some(stat.st_mode & 0o777),
             modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
             identity: identity(stat),
         }
@@ -219,6 +246,12 @@ impl Walk<'_> {
     fn start(&mut self, everything: bool) -> Result<()> {
         let at = &self.source.at;
         let failed = |errno| io_error(errno, "looked at", at);
+        if let Some(text) = &self.source.text {
+            let stat = rustix::fs::fstat(text).map_err(failed)?;
+            self.add(self.source.name.clone(), &stat)?;
+            self.listing.items.iter_mut().for_each(|item| item.mode = None);
+            return Ok(());
+        }
         let (holder, name) = self.source.root.holder(at).map_err(failed)?;
         let stat = holder.stat(name).map_err(failed)?;
         drop(holder);

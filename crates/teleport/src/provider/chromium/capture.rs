@@ -82,8 +82,7 @@ fn take_cookies(
         let why = format!("{count} cookies are encrypted with a keyring that cannot be used now");
         return Err(Error::because(Cause::KeyUnavailable, why)
             .with("site", cookies::bare(host))
-            .with("cookies", count)
-            .hint("Unlock the keyring of the person who uses the app, or choose other sites"));
+            .with("cookies", count));
     }
     if !unread.damaged.is_empty() {
         // The browser would not send them either.
@@ -228,9 +227,7 @@ fn unbind(copy: &Path, item: &Item, columns: &[(&str, &str)], keys: &Keys) -> Re
     }
     if locked > 0 {
         let why = format!("{locked} values of `{}` are encrypted with a keyring", item.path);
-        return Err(Error::because(Cause::KeyUnavailable, why)
-            .with("item", item.path)
-            .hint("Unlock the keyring of the person who uses the app, or leave the item out"));
+        return Err(Error::because(Cause::KeyUnavailable, why).with("item", item.path));
     }
     // What was deleted is not to be found in free pages.
     connection.execute_batch("VACUUM").map_err(failed)

@@ -15,7 +15,7 @@ use spaceport_types::{Error, Kind, Result};
 
 use self::items::{Form, ITEMS, Item};
 use self::place::Root;
-use super::{ImportOptions, Imported, Provider, Receiver, process, undo};
+use super::{ImportOptions, Imported, Provider, Receiver, keyring, process, undo};
 use crate::journal::{Change, Journal, Undone};
 use crate::machine::Machine;
 use crate::manifest::{self, App, Manifest, Scope, Selection};
@@ -99,6 +99,7 @@ impl Provider for Chromium {
         let root = Root::of(self.0, machine);
         let profile = root.0.join(root.profile());
         capture::capture(&profile, manifest, selection, &keys(self.0, machine), payload)
+            .map_err(|error| keyring::explain(error, machine))
     }
 
     fn import(
@@ -126,7 +127,7 @@ impl Provider for Chromium {
 /// The keys that this machine has.
 fn keys(app: App, machine: &Machine) -> Keys {
     let name = if app == App::Chrome { "chrome" } else { "chromium" };
-    super::keyring::keys(machine, name)
+    keyring::keys(machine, name)
 }
 
 /// How much an item takes on disk; 0 when it is not there.
