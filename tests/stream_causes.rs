@@ -2,15 +2,18 @@
 //! in the test that the table names.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
-use spaceport_tests::{Agent, Event, Gateway, Socket, TOKEN, Window};
+use spaceport_tests::{
+    Agent, Event, Folder, Gateway, Request, Socket, Start, TOKEN, Window, binary, offer,
+};
 use spaceport_types::{Cause, Kind, Size};
 use spaceport_wire::close::CloseCode;
 use spaceport_wire::pb::{
-    MediaTarget, OpenMediaRequest, OpenMediaResponse, WindowRef, media_target,
+    MediaCodec, MediaTarget, OpenMediaRequest, OpenMediaResponse, WindowRef, media_target,
 };
 use tokio::time::timeout;
 
@@ -126,4 +129,54 @@ fn a_window_that_never_was_is_not_found() {
     let request = OpenMediaRequest { target, ..OpenMediaRequest::default() };
     let refused = gateway.call::<OpenMediaResponse>("StreamService/OpenMedia", &request);
     assert_eq!(refused.unwrap_err().info.unwrap().metadata["kind"], "not_found");
+}
+
+/// Who started it to encode VP8 only gets that where it can be carried, and a refusal elsewhere.
+#[tokio::test]
+async fn a_space_that_encodes_another_codec_offers_no_h264() {
+    let arguments = &["--encoder", "vp8enc"];
+    let gateway = Gateway::start(Start { test_pattern: true, arguments, ..Start::default() });
+    let open = |codecs: &[MediaCodec]| {
+        let target = media_target::Target::DisplayId("primary".to_owned());
+        let codecs = codecs.iter().map(|&codec| codec.into()).collect();
+        let target = Some(MediaTarget { target: Some(target) });
+        let request = OpenMediaRequest { target, codecs, ..OpenMediaRequest::default() };
+        gateway.call::<OpenMediaResponse>("StreamService/OpenMedia", &request)
+    };
+    let refused = open(&[MediaCodec::H264]).unwrap_err();
+    let said = &refused.info.unwrap().metadata;
+    assert_eq!(said["cause"], "codec_unavailable");
+    assert!(said["hint"].contains("png") && !said["hint"].contains("h264"), "{said:?}");
+    let opened = open(&[]).unwrap();
+    assert_eq!(opened.codec(), MediaCodec::Png);
+    let mut socket = Socket::attach(gateway.http(), &opened.ticket).await.unwrap();
+    let (header, picture) = socket.packet().await;
+    assert_eq!(header["codec"], "png");
+    assert!(picture.starts_with(b"\x89PNG"));
+    // A player of WebRTC.
+    let authorization = format!("Bearer {TOKEN}");
+    let post = |codec: &str| {
+        let headers = [("authorization", &*authorization), ("content-type", "application/sdp")];
+        let body = offer(codec);
+        let body = body.as_bytes();
+        Request { method: "POST", path: "/whep", headers: &headers, body }
+            .send(gateway.http())
+            .unwrap()
+    };
+    let answered = post("VP8");
+    assert_eq!(answered.status, 201, "{}", answered.text());
+    assert!(answered.text().contains("VP8/90000"));
+    let refused = post("H264");
+    assert_eq!((refused.status, &refused.json()["cause"]), (406, &json!("no_decoder")));
+}
+
+#[test]
+fn an_encoder_that_nobody_knows_is_refused_at_once() {
+    let mut command = Command::new(binary());
+    let folder = Folder::new("encoder");
+    command.args(["serve", "--encoder", "nonsense", "--json", "--state-dir"]).arg(folder.path());
+    let output = command.env("HOME", folder.path()).output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["error"]["kind"], "invalid_argument", "{said}");
+    assert!(said["error"]["hint"].as_str().unwrap().contains("vp8enc"), "{said}");
 }

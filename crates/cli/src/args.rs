@@ -105,7 +105,8 @@ pub(crate) struct Serve {
     /// Media sessions at one time, each of which takes 8 sockets.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_sessions: u16,
-    /// Use this encoder only, by the name `spaceport doctor` shows.
+    /// Encode video with this only, by the name `spaceport doctor` shows; video of another codec is not
+    /// offered then.
     #[arg(long, value_name = "NAME")]
     pub(crate) encoder: Option<String>,
     /// Where files that are sent arrive. Without it: `Downloads` in the home.

@@ -97,6 +97,9 @@ impl Gateway {
     ///
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
+        let mut preference = encode::Preference::default();
+        preference.encoder = config.encoder.clone();
+        preference.check()?;
         let token = config.resolve_token()?;
         let auth = Arc::new(Auth::new(&token));
         let demo = if config.demo { Some(start_demo().await?) } else { None };
@@ -109,12 +112,10 @@ impl Gateway {
         }
         let windows = Windows::new(capture.display.as_deref());
         capture.windows = Some(windows.clone());
-        let mut preference = encode::Preference::default();
-        preference.encoder = config.encoder.clone();
         let targets = Targets { capture: capture.clone(), test_pattern: config.test_pattern };
         let mut pipelines = pipeline::Config::default();
         pipelines.capture = capture;
-        pipelines.encoder = preference;
+        pipelines.encoder = preference.clone();
         let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
         let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
 
@@ -146,7 +147,8 @@ impl Gateway {
         let storage = Storage::open(&config)?;
         let udp = quic.endpoint.clone();
         let teleport = open_teleport(&config).await?;
-        let service = Service::new(sessions, auth, targets, windows, udp, storage, teleport);
+        let service =
+            Service::new(sessions, auth, preference, targets, windows, udp, storage, teleport);
         let guarded = !address.ip().is_loopback();
         let gate = Arc::new(Gate { service: service.clone(), ice_servers: config.ice_servers });
         let guest = Guest::new(Arc::<Gate>::clone(&gate));

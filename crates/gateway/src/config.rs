@@ -63,7 +63,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// The relay by which others reach this machine. `None`: by its own address alone.
     pub relay: Option<uplink::Config>,
-    /// Which H.264 or VP8 encoder to use, by name. `None`: the first that works.
+    /// Which encoder to use, by name; no video of another codec is offered then. `None`: for each codec
+    /// the first that works.
     pub encoder: Option<String>,
 }
 

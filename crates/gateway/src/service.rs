@@ -45,6 +45,7 @@ pub struct Service {
 struct Inner {
     sessions: Sessions,
     auth: Arc<Auth>,
+    encoder: encode::Preference,
     targets: Targets,
     windows: Windows,
     quic: quic::Endpoint,
@@ -200,9 +201,11 @@ pub struct ViewerTicket {
 }
 
 impl Service {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a Space, each named once")]
     pub(crate) fn new(
         sessions: Sessions,
         auth: Arc<Auth>,
+        encoder: encode::Preference,
         targets: Targets,
         windows: Windows,
         quic: quic::Endpoint,
@@ -218,6 +221,7 @@ impl Service {
             inner: Arc::new(Inner {
                 sessions,
                 auth,
+                encoder,
                 targets,
                 windows,
                 quic,
@@ -330,8 +334,8 @@ impl Service {
                 supported: desktop.is_none(),
                 limitation: desktop.clone().unwrap_or_default(),
             },
-            h264_feature("h264_sw", false),
-            h264_feature("h264_hw", true),
+            h264_feature("h264_sw", false, &self.inner.encoder),
+            h264_feature("h264_hw", true, &self.inner.encoder),
             Feature {
                 name: "window_stream",
                 supported: desktop.is_none(),
@@ -420,13 +424,7 @@ impl Service {
 
     /// What this machine can encode, the best first; at the end, what it can send without encoding.
     pub fn codecs(&self) -> Vec<Codec> {
-        let mut codecs = Vec::new();
-        for result in encode::probe().iter().filter(|result| result.works) {
-            if !codecs.contains(&result.codec) {
-                codecs.push(result.codec);
-            }
-        }
-        codecs
+        self.inner.encoder.codecs()
     }
 
     /// Opens a media session.
@@ -487,10 +485,15 @@ impl Service {
             let names = |codecs: &[Codec]| {
                 codecs.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ")
             };
+            let carried = SOCKETS.into_iter().filter(|codec| available.contains(codec));
+            let instead = match &*carried.collect::<Vec<_>>() {
+                [] => "Watch by WHEP".to_owned(),
+                carried => format!("Ask for {}, or watch by WHEP", names(carried)),
+            };
             Error::because(Cause::CodecUnavailable, "none of the wanted codecs can be encoded here")
                 .with("wanted", names(wanted))
                 .with("available", names(&available))
-                .hint("Ask for h264; `spaceport doctor` says which encoders work and why not")
+                .hint(format!("{instead}; `spaceport doctor` says which encoders work and why not"))
         })
     }
 
@@ -772,7 +775,16 @@ fn opened(info: SessionInfo, ticket: &Ticket) -> Opened {
 }
 
 /// Whether H.264 can be encoded in hardware, or in software: with what, or why not.
-fn h264_feature(name: &'static str, hardware: bool) -> Feature {
+fn h264_feature(name: &'static str, hardware: bool, preference: &encode::Preference) -> Feature {
+    let other = preference.encoder_for(Codec::H264).filter(|&name| {
+        !encode::probe()
+            .iter()
+            .any(|it| it.name == name && it.codec == Codec::H264 && it.hardware == hardware)
+    });
+    if let Some(other) = other {
+        let limitation = format!("started to encode with `{other}` only");
+        return Feature { name, supported: false, limitation };
+    }
     let kind =
         |result: &&encode::ProbeResult| result.codec == Codec::H264 && result.hardware == hardware;
     let results: Vec<_> = encode::probe().iter().filter(kind).collect();

@@ -114,8 +114,8 @@ impl Parts for Config {
     }
 
     fn encoders(&self, codec: Codec) -> Vec<String> {
-        match &self.encoder.encoder {
-            Some(name) => vec![name.clone()],
+        match self.encoder.encoder_for(codec) {
+            Some(name) => vec![name.to_owned()],
             None => encode::ranked(codec).iter().map(|it| it.name.to_owned()).collect(),
         }
     }

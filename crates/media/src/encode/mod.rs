@@ -22,7 +22,7 @@ mod x264;
 use std::time::Duration;
 
 use bytes::Bytes;
-use spaceport_types::{Bitrate, Cause, Codec, Error, Result, Size};
+use spaceport_types::{Bitrate, Cause, Codec, Error, Kind, Result, Size};
 
 use crate::Frame;
 
@@ -95,12 +95,57 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preference {
-    /// Only this implementation, by the name [`Encoder::name`] reports. Unset: the first of
-    /// [`ranked`] that opens.
+    /// Of what is lossy, only this implementation, by the name [`Encoder::name`] reports; of what loses
+    /// nothing, where that is one of those. Unset: the first of [`ranked`] that opens.
     pub encoder: Option<String>,
     /// Every picture at this quantizer, on the encoder's own scale, whatever the rate: to compare
     /// encoders, not to stream. What loses nothing has none and ignores it.
     pub quantizer: Option<u8>,
+}
+
+impl Preference {
+    /// The implementation insisted on for streams of `codec`. What loses nothing is no rival of a lossy
+    /// one: whoever insists on a video encoder still gets a picture as PNG.
+    pub fn encoder_for(&self, codec: Codec) -> Option<&str> {
+        let name = self.encoder.as_deref()?;
+        let rivals =
+            CANDIDATES.iter().any(|it| it.name == name && !lossy(it.codec)) || lossy(codec);
+        rivals.then_some(name)
+    }
+
+    /// The codecs that streams can have, the best first: those that an encoder works for, and for which
+    /// the one that is insisted on is not another's.
+    pub fn codecs(&self) -> Vec<Codec> {
+        let mut codecs = Vec::new();
+        for result in probe() {
+            let offered = match self.encoder_for(result.codec) {
+                // Also one that the probe had doubts about: it fails with its reason.
+                Some(name) => name == result.name,
+                None => result.works,
+            };
+            if offered && !codecs.contains(&result.codec) {
+                codecs.push(result.codec);
+            }
+        }
+        codecs
+    }
+
+    /// Checks that there is such an encoder, whether or not it works here.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` naming those there are.
+    pub fn check(&self) -> Result<()> {
+        let Some(name) = &self.encoder else { return Ok(()) };
+        if CANDIDATES.iter().any(|candidate| candidate.name == name) {
+            return Ok(());
+        }
+        let names: Vec<_> = CANDIDATES.iter().map(|candidate| candidate.name).collect();
+        let message = format!("no encoder is called `{}`", name.escape_debug());
+        Err(Error::new(Kind::InvalidArgument, message)
+            .with("encoder", name.escape_debug())
+            .hint(format!("Choose one of: {}", names.join(", "))))
+    }
 }
 
 /// One implementation that this build knows of, whether or not this machine has it.
@@ -235,7 +280,7 @@ pub fn max_fps(codec: Codec, size: Size) -> u32 {
 /// name that `preference` insists on; `encoder_failed` when there is an encoder and it refuses
 /// `config`.
 pub fn open(config: &Config, preference: &Preference) -> Result<Box<dyn Encoder>> {
-    let wanted = preference.encoder.as_deref();
+    let wanted = preference.encoder_for(config.codec);
     let candidates = match wanted {
         // Also one that the probe had doubts about.
         Some(_) => candidates(config.codec),
