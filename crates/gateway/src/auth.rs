@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use spaceport_session::{Policy, Ticket, Tickets};
+use spaceport_transport::bearer;
 use spaceport_types::{Error, Kind, MediaKey, Redacted, Result};
 use std::sync::Mutex;
 use subtle::ConstantTimeEq as _;
@@ -66,7 +67,7 @@ impl Auth {
             "the request carries no token"
         };
         Err(Error::new(Kind::Unauthenticated, message)
-            .hint("Send `Authorization: Bearer <token>` with the Space's token"))
+            .hint("Give the token that the Space was started with; over HTTP, as `Authorization: Bearer <token>`"))
     }
 
     pub(crate) fn is_token(&self, token: &str) -> bool {
@@ -95,11 +96,6 @@ impl Auth {
     fn viewers(&self) -> std::sync::MutexGuard<'_, Tickets<ViewerGrant>> {
         self.viewers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// The bearer secret of a header, if it has one.
-pub(crate) fn bearer<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 /// Lets a request through that carries the Space token; answers any other in its own language.
@@ -140,7 +136,7 @@ mod tests {
             ("x-cua-env-authorization", "Bearer s3cret"),
         ];
         assert!(opens(&both));
-        for wrong in ["s3cret", "bearer s3cret", "Bearer  s3cret", "Bearer s3cre", "Bearer "] {
+        for wrong in ["s3cret", "Basic s3cret", "Bearer s3cre", "Bearer "] {
             assert!(!opens(&[("authorization", wrong)]), "{wrong}");
         }
         assert!(!opens(&[]));

@@ -16,10 +16,9 @@ use http::header::{CACHE_CONTROL, HOST};
 use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 use spaceport_teleport::consent::Request as Asked;
-use spaceport_transport::body;
+use spaceport_transport::{bearer, body};
 use spaceport_types::{Error, Kind, Result};
 
-use crate::auth;
 use crate::http::problem;
 use crate::service::Service;
 
@@ -96,7 +95,7 @@ async fn answer(State(service): State<Service>, headers: HeaderMap, body: Body) 
 }
 
 fn secret(headers: &HeaderMap) -> Result<String> {
-    let secret = auth::bearer(headers, "authorization");
+    let secret = bearer(headers, "authorization");
     secret.map(str::to_owned).ok_or_else(|| {
         Error::new(Kind::Unauthenticated, "the page was opened without a link")
             .hint("Run `spaceport teleport approve --page ID` in a terminal")

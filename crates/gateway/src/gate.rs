@@ -6,16 +6,15 @@
 use std::time::SystemTime;
 
 use futures_util::future::{BoxFuture, ready};
-use http::header::AUTHORIZATION;
 use spaceport_media::clock;
 use spaceport_relay::media;
 use spaceport_transport::whep::http::{Call, IceServer};
 use spaceport_transport::{Clock, Pass, whep};
-use spaceport_types::{Error, Kind, Result, SessionId};
+use spaceport_types::{Kind, Result, SessionId};
 use spaceport_wire::relay_media::Way;
 use tokio::time::Instant;
 
-use crate::auth::{ViewerGrant, bearer};
+use crate::auth::ViewerGrant;
 use crate::ice_servers::IceServers;
 use crate::service::{OpenRequest, Service};
 
@@ -28,22 +27,14 @@ pub(crate) struct Gate {
 impl whep::http::Gate for Gate {
     fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<whep::http::Grant>> {
         Box::pin(async move {
-            let Some(secret) = secret(&call) else {
-                return Err(Error::new(
-                    Kind::Unauthenticated,
-                    "the request carries no token or ticket",
-                )
-                .hint("Send `Authorization: Bearer <token or ticket>`"));
-            };
-            let display = call.query.and_then(|query| parameter(query, "display"));
-            let session = self.session(secret, display).await?;
+            let session = self.session(call.secret()?, call.parameter("display")).await?;
             let (sessions, codecs) = (self.service.sessions(), self.service.video_codecs());
             Ok(whep::http::Grant { sessions: sessions.clone(), session, codecs })
         })
     }
 
     fn ice_servers<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Vec<IceServer>> {
-        let known = secret(&call).is_some_and(|secret| self.opens(secret));
+        let known = call.secret().is_ok_and(|secret| self.opens(secret));
         let servers =
             if known { self.ice_servers.for_viewer(wall_clock()) } else { Ok(Vec::new()) };
         let servers = servers.unwrap_or_else(|error| {
@@ -70,11 +61,6 @@ impl media::Host for Gate {
             Ok(media::Admission { pass, codecs: self.service.video_codecs(), key: None })
         })
     }
-}
-
-/// The token or ticket of a request.
-fn secret<'a>(call: &Call<'a>) -> Option<&'a str> {
-    bearer(call.headers, AUTHORIZATION.as_str()).or_else(|| parameter(call.query?, "ticket"))
 }
 
 /// The time that a TURN server has, too.
@@ -108,9 +94,4 @@ impl Gate {
             Err(error) => Err(error),
         }
     }
-}
-
-/// One parameter of a query. Tickets and display ids need no percent-encoding.
-fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
-    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

@@ -19,7 +19,7 @@ use spaceport_types::{Error, Kind, Result};
 
 pub(crate) use spaceport_transport::problem::problem;
 use spaceport_transport::problem::with_status;
-use spaceport_transport::{body, page, quic};
+use spaceport_transport::{bearer, body, page, quic};
 
 use crate::service::{Display, OpenRequest, Opened, QuicWay, RELAY, Service};
 use crate::{auth, metrics};
@@ -257,7 +257,7 @@ fn watchable((displays, windows): (Vec<Display>, Vec<Window>)) -> impl Iterator<
 }
 
 fn page_ticket(headers: &HeaderMap) -> Result<&str> {
-    auth::bearer(headers, "authorization").ok_or_else(|| {
+    bearer(headers, "authorization").ok_or_else(|| {
         Error::new(Kind::Unauthenticated, "the page was opened without a ticket")
             .hint("Use the whole address that `spaceport serve` printed, `#ticket=` included")
     })

@@ -9,9 +9,9 @@ use axum::{Json, Router};
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
-use spaceport_transport::body;
 use spaceport_transport::problem::problem;
 use spaceport_transport::websocket::link;
+use spaceport_transport::{bearer, body};
 use spaceport_types::{Error, Kind, MachineId, Result};
 use tokio::task::spawn_blocking;
 
@@ -100,8 +100,7 @@ async fn info(State(shared): State<Shared>) -> Json<Info> {
 
 /// Whether whoever asks has the registration token.
 fn operator(shared: &Shared, headers: &HeaderMap) -> Result<()> {
-    let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let message = match value.and_then(|value| value.strip_prefix("Bearer ")) {
+    let message = match bearer(headers, AUTHORIZATION.as_str()) {
         Some(token) if shared.directory.lets_in(token) => return Ok(()),
         Some(_) => "the token is not this relay's registration token",
         None => "the request carries no token",

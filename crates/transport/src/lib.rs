@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod bearer;
 pub mod body;
 mod client;
 mod door;
@@ -21,5 +22,6 @@ mod viewer;
 pub mod websocket;
 pub mod whep;
 
+pub use bearer::bearer;
 pub use client::Received;
 pub use door::{Clock, Door, Media, Pass, machine};

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use futures_util::future::BoxFuture;
-use http::header::AUTHORIZATION;
 use spaceport_session::{Limits, Sessions};
 use spaceport_transport::whep::http::{Call, Gate, Grant};
 use spaceport_transport::{Door, Media, Pass, machine as named, page, websocket, whep};
@@ -153,32 +152,10 @@ impl Door for Edge {
 impl Gate for Edge {
     fn authorize<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Grant>> {
         Box::pin(async move {
-            let Some(secret) = secret(&call) else {
-                return Err(Error::new(
-                    Kind::Unauthenticated,
-                    "the request carries no token or ticket",
-                )
-                .hint("Send `Authorization: Bearer <token or ticket>`"));
-            };
-            let display = call.query.and_then(|query| parameter(query, "display"));
-            let way = Way::Whep { display: display.map(str::to_owned) };
+            let secret = call.secret()?;
+            let way = Way::Whep { display: call.parameter("display").map(str::to_owned) };
             let Entry { pass, codecs, .. } = self.admit(named(call.path).0, secret, way).await?;
             Ok(Grant { sessions: pass.sessions, session: pass.session, codecs })
         })
     }
-}
-
-/// The token or ticket of a request.
-fn secret<'a>(call: &Call<'a>) -> Option<&'a str> {
-    let bearer = call.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = bearer.and_then(|value| {
-        let (scheme, secret) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
-    });
-    bearer.or_else(|| parameter(call.query?, "ticket"))
-}
-
-/// One parameter of a query. Tickets and display ids need no percent-encoding.
-fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
-    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

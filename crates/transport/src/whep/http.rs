@@ -33,6 +33,7 @@ use spaceport_types::{Cause, Codec, Error, Issue, Kind, Redacted, Result, Sessio
 use super::directory::UNKNOWN;
 use super::offer::{self, MAX_OFFER};
 use super::{Endpoint, Patched};
+use crate::bearer;
 use crate::body::read;
 use crate::problem::{problem, with_status};
 
@@ -93,6 +94,27 @@ pub struct Call<'a> {
     pub query: Option<&'a str>,
     /// Where it came from, if the server says so.
     pub remote: Option<SocketAddr>,
+}
+
+impl<'a> Call<'a> {
+    /// Its token or ticket: the bearer, or `ticket` in the query for a player that sends no header.
+    ///
+    /// # Errors
+    ///
+    /// `unauthenticated` when it has none.
+    pub fn secret(&self) -> Result<&'a str> {
+        let bearer = bearer(self.headers, header::AUTHORIZATION.as_str());
+        bearer.or_else(|| self.parameter("ticket")).ok_or_else(|| {
+            Error::new(Kind::Unauthenticated, "the request carries no token or ticket")
+                .hint("Send `Authorization: Bearer <token or ticket>`")
+        })
+    }
+
+    /// One parameter of its query, as it stands. Tickets and display ids need no percent-encoding.
+    pub fn parameter(&self, name: &str) -> Option<&'a str> {
+        let mut pairs = self.query?.split('&');
+        pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
 }
 
 /// What a [`Gate`] lets a viewer do.
