@@ -483,6 +483,7 @@ async fn an_agent_works_with_a_space_behind_a_relay() {
         (&json!("relay:build-box"), &json!("relay"), &json!("far"))
     );
     assert_eq!(agent.get("list_spaces", json!({})), json!([far]));
+    assert_eq!(far["power_state"], "running");
     let status = agent.get("stream_status", json!({ "space": "build-box" }));
     assert!(status["features"].as_array().unwrap().contains(&json!("desktop_stream")), "{status}");
     let endpoint = agent.get("stream_endpoint", json!({ "space": "far" }));
@@ -504,6 +505,15 @@ async fn an_agent_works_with_a_space_behind_a_relay() {
     relay.wait("build-box", false, Duration::from_secs(20));
     let gone = agent.fail("stream_status", json!({ "space": "far" }));
     assert_eq!((&gone["kind"], &gone["retryable"]), (&json!("relay"), &json!(true)), "{gone}");
+    // The list says so, too, and says so of no other.
+    let direct = Gateway::with_test_pattern();
+    let url = direct.http().to_string();
+    let direct = agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "near" }));
+    let listed = agent.get("list_spaces", json!({}));
+    assert_eq!((&listed[0]["id"], &listed[0]["power_state"]), (&far["id"], &json!("")));
+    assert!(listed[0]["stop_reason"].as_str().unwrap().contains("not connected"), "{listed}");
+    assert_eq!(listed[1], direct);
+    agent.get("remove_space", json!({ "space": "near" }));
     let forgotten = agent.get("relay_unregister_space", json!({ "space": "far" }));
     assert_eq!(forgotten["id"], "relay:build-box");
     assert_eq!(agent.get("list_spaces", json!({})), json!([]));

@@ -6,7 +6,7 @@ use http::Uri;
 use spaceport_types::{Error, Kind, Result};
 
 /// The TCP port of a Space, where none is given.
-const PORT: u16 = 3211;
+pub(crate) const PORT: u16 = 3211;
 
 /// The longest address that is looked at.
 const LONGEST: usize = 2048;

@@ -35,6 +35,13 @@ use crate::Address;
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How long a relay may take to say whether a machine is there: it waits three seconds for one that has
+/// only just gone.
+const PRESENCE: Duration = Duration::from_secs(5);
+
+/// The header by which a relay's own errors are told from what a machine answers.
+const RELAYS_ERROR: &str = "x-cua-relay-error";
+
 /// The largest message either way, as the contract has it: a manifest of 200,000 entries is one.
 const LARGEST: usize = 64 << 20;
 
@@ -259,6 +266,38 @@ impl Client {
                     .operation(path))),
             })
         })))
+    }
+
+    /// Why a Space behind a relay cannot be reached there now; nothing where it can. It takes no token.
+    pub(crate) async fn absence(&self) -> Option<Error> {
+        let health = http::Request::get(format!("{}/health", self.address)).body(Body::empty());
+        let health = match health {
+            Ok(health) => health,
+            Err(error) => return Some(self.unavailable(&error)),
+        };
+        let mut channel = self.channel.clone();
+        let answer = async {
+            std::future::poll_fn(|cx| Service::poll_ready(&mut channel, cx)).await?;
+            Service::call(&mut channel, health).await
+        };
+        let late = || {
+            let message = format!("the relay at {} did not answer", self.address.origin());
+            Some(Error::new(Kind::Timeout, message))
+        };
+        let answer = match tokio::time::timeout(PRESENCE, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Some(self.unavailable(&error)),
+            Err(_) => return late(),
+        };
+        // What the machine answers is the machine's, and it is there; this header the relay's own.
+        if !answer.headers().contains_key(RELAYS_ERROR) {
+            return None;
+        }
+        let (head, body) = answer.into_parts();
+        let problem = tokio::time::timeout(PRESENCE, Limited::new(body, LARGEST_PROBLEM).collect());
+        let Ok(problem) = problem.await else { return late() };
+        let problem = problem.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        Some(refused(head.status, &problem))
     }
 
     /// What a Space means that says in the middle of something why it goes no further: the parts of a

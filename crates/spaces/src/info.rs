@@ -56,7 +56,7 @@ pub struct SpaceInfo {
     pub cloud_delete: String,
     /// Its durable name.
     pub durable: String,
-    /// Why it stopped.
+    /// Why it stopped; for one behind a relay, why it cannot be reached there.
     pub stop_reason: String,
     /// Labels set when it was made.
     pub labels: BTreeMap<String, String>,

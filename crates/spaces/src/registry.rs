@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use spaceport_types::{Error, Kind, Redacted, Result};
+use spaceport_types::{Disposition, Error, Kind, Redacted, Result};
 
+use crate::address::PORT;
 use crate::{Address, SpaceInfo};
 
 /// The layout of both files. A higher one is of a later spaceport, and left alone.
@@ -83,6 +84,12 @@ impl Registry {
         Ok(self.rows()?.spaces.into_iter().map(|row| row.info).collect())
     }
 
+    /// The same, each with where it is; without that for a row whose address nobody could have typed.
+    pub(crate) fn addressed(&self) -> Result<Vec<(SpaceInfo, Option<Address>)>> {
+        let rows = self.rows()?.spaces.into_iter();
+        Ok(rows.map(|row| (row.info, Address::parse(&row.url).ok())).collect())
+    }
+
     /// Adds a Space, or replaces what was known of the one with the same id.
     ///
     /// # Errors
@@ -120,6 +127,25 @@ impl Registry {
         Ok(info)
     }
 
+    /// Renews what is known of a Space. One that was taken out meanwhile stays out, and its token and
+    /// the names that people gave it are not touched.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::list`].
+    pub fn renew(&self, info: SpaceInfo) -> Result<SpaceInfo> {
+        let _lock = self.lock()?;
+        let mut rows = self.rows()?;
+        let Some(row) = rows.spaces.iter_mut().find(|row| row.info.id == info.id) else {
+            return Ok(info);
+        };
+        let (name, display_name) = (row.info.name.clone(), row.info.display_name.clone());
+        row.info = SpaceInfo { name, display_name, ..info };
+        let info = row.info.clone();
+        self.save(SPACES, &rows)?;
+        Ok(info)
+    }
+
     /// Takes a Space out, and its token.
     ///
     /// # Errors
@@ -128,10 +154,11 @@ impl Registry {
     pub fn remove(&self, name: &str) -> Result<SpaceInfo> {
         let _lock = self.lock()?;
         let mut rows = self.rows()?;
+        // Both are read before either is written: one that is damaged leaves the other as it is.
+        let mut credentials = self.credentials()?;
         let at = position(&rows.spaces, name)?;
         let row = rows.spaces.remove(at);
         self.save(SPACES, &rows)?;
-        let mut credentials = self.credentials()?;
         credentials.tokens.remove(&row.info.id);
         self.save(CREDENTIALS, &credentials)?;
         Ok(row.info)
@@ -210,6 +237,7 @@ impl Registry {
             Error::new(Kind::Json, format!("`{}` cannot be read", path.display()))
                 .with("path", path.display())
                 .source(error)
+                .disposition(Disposition::NotDispatched)
                 .hint("Mend it, or move it away and add your Spaces again; nothing was changed")
         })
     }
@@ -261,7 +289,10 @@ fn position(rows: &[Row], name: &str) -> Result<usize> {
     }
     let fits = |row: &Row| {
         let short = row.info.id.split_once(':').map(|(_, short)| short);
-        name == row.info.name || name == row.info.display_name || Some(name) == short
+        // As it may have been typed when it was added.
+        let host = short.and_then(|short| short.strip_suffix(&format!(":{PORT}")));
+        let names = [Some(&*row.info.name), Some(&*row.info.display_name), short, host];
+        names.contains(&Some(name))
     };
     let found: Vec<usize> = (0..rows.len()).filter(|&at| fits(&rows[at])).collect();
     match *found {
@@ -351,7 +382,7 @@ mod tests {
         add(&registry, "10.0.0.7", "box");
         let relayed = add(&registry, "https://relay/m/other", "far");
         assert_eq!((&*relayed.id, &*relayed.provider), ("relay:other", "relay"));
-        for name in ["box", "direct:10.0.0.7:3211", "10.0.0.7:3211"] {
+        for name in ["box", "direct:10.0.0.7:3211", "10.0.0.7:3211", "10.0.0.7"] {
             let entry = registry.resolve(name).unwrap();
             assert_eq!(entry.token.unwrap().expose(), "token of box");
             assert_eq!(entry.address.to_string(), "http://10.0.0.7:3211");
@@ -404,9 +435,28 @@ mod tests {
             assert_eq!(error.kind(), Kind::Json, "{error}");
             assert!(error.to_string().contains(file), "{error}");
             assert_eq!(fs::read(&path).unwrap(), half, "what is there can still be saved");
+            let other = if file == SPACES { CREDENTIALS } else { SPACES };
+            let other = (folder.0.join(other), fs::read(folder.0.join(other)).unwrap());
+            assert_eq!(registry.remove("box").unwrap_err().kind(), Kind::Json);
+            assert_eq!(fs::read(&other.0).unwrap(), other.1, "a row without its file stays");
             fs::write(&path, whole).unwrap();
         }
         assert_eq!(registry.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_learned_changes_neither_names_nor_token_and_brings_nothing_back() {
+        let folder = Folder::new("renewed");
+        let registry = Registry::new(&folder.0);
+        let mut info = add(&registry, "one", "box");
+        registry.rename("box", "desk").unwrap();
+        "2.0".clone_into(&mut info.spacesd_version);
+        let renewed = registry.renew(info.clone()).unwrap();
+        assert_eq!((renewed.shown_name(), &*renewed.spacesd_version), ("desk", "2.0"));
+        assert_eq!(registry.resolve("desk").unwrap().token.unwrap().expose(), "token of box");
+        registry.remove("desk").unwrap();
+        registry.renew(info).unwrap();
+        assert_eq!(registry.list().unwrap(), []);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 use spaceport_types::{Codec, Error, Kind, MachineId, Redacted, Result};
 use spaceport_wire::pb::{
@@ -20,6 +21,9 @@ const MAX_FPS: u32 = 30;
 
 /// The longest life of a ticket, in seconds; what asks for more gets this.
 const LONGEST_TICKET: u32 = 600;
+
+/// Of how many Spaces relays are asked at a time.
+const ASKED_AT_A_TIME: usize = 16;
 
 /// The narrowest window that a person would call one, in logical units.
 const SMALLEST_WINDOW: f64 = 40.0;
@@ -376,16 +380,25 @@ impl Spaces {
         self.remove(&entry.info.id)
     }
 
-    /// Every Space, without asking any.
+    /// Every Space, as it was known when it was last asked. None is asked now; but of those behind a relay
+    /// the relay is, whether they are connected: [`SpaceInfo::power_state`] is empty for one that is not,
+    /// and [`SpaceInfo::stop_reason`] says why.
     ///
     /// # Errors
     ///
     /// As [`Registry::list`].
-    pub fn list(&self) -> Result<Vec<SpaceInfo>> {
-        match &self.listed {
-            Listed::Registry(registry) => registry.list(),
-            Listed::Itself(entry) => Ok(vec![entry.info.clone()]),
-        }
+    pub async fn list(&self) -> Result<Vec<SpaceInfo>> {
+        let registry = match &self.listed {
+            Listed::Registry(registry) => registry,
+            Listed::Itself(entry) => return Ok(vec![entry.info.clone()]),
+        };
+        let rows = stream::iter(registry.addressed()?).map(|(info, address)| async move {
+            match address.filter(|address| address.route() != Route::Direct) {
+                Some(address) => present(info, &address).await,
+                None => info,
+            }
+        });
+        Ok(rows.buffered(ASKED_AT_A_TIME).collect().await)
     }
 
     /// Forgets a Space. The Space itself is not touched.
@@ -426,9 +439,7 @@ impl Spaces {
             .collect();
         let info = learned(entry.info, &capabilities);
         let info = match &self.listed {
-            Listed::Registry(registry) if listed => {
-                registry.add(&entry.address, entry.token.as_ref(), info)?
-            }
+            Listed::Registry(registry) if listed => registry.renew(info)?,
             _ => info,
         };
         Ok(Status { info, limitations })
@@ -548,6 +559,19 @@ impl Spaces {
         let entry = self.resolve(space)?;
         Ok((Client::new(&entry.address, entry.token.as_ref())?, entry.info.id))
     }
+}
+
+/// A row of a Space behind a relay, and whether it is connected there now.
+async fn present(mut info: SpaceInfo, address: &Address) -> SpaceInfo {
+    // Without a token: that is the Space's, and the relay does not need it.
+    let absence = match Client::new(address, None) {
+        Ok(client) => client.absence().await,
+        Err(error) => Some(error),
+    };
+    let running = if absence.is_none() { "running" } else { "" };
+    running.clone_into(&mut info.power_state);
+    info.stop_reason = absence.map_or_else(String::new, |absence| absence.to_string());
+    info
 }
 
 /// A Space that nobody has listed.

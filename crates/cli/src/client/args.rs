@@ -19,7 +19,7 @@ pub(crate) struct Registered {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// List them, without asking any.
+    /// List them, without asking any; but of those behind a relay, whether they are connected.
     List,
     /// Add the Space at an address, or ask one anew that is there already.
     Add(Add),

@@ -23,13 +23,13 @@ pub(crate) fn run(registered: Registered, json: bool, agent: bool) -> Result<Exi
     let say = !json && !agent;
     match registered.verb.unwrap_or(Verb::List) {
         Verb::List => {
-            let listed = spaces.list()?;
+            let listed = wait(async { spaces.list().await })?;
             if json {
                 render::json(&listed);
             } else if listed.is_empty() {
                 render::hint("There is no Space yet; add one: `spaceport spaces add URL`");
             } else {
-                render::table(["NAME", "ID", "SYSTEM", "VERSION"], listed.iter().map(row));
+                render::table(["NAME", "ID", "SYSTEM", "VERSION", "RELAY"], listed.iter().map(row));
             }
         }
         Verb::Add(add) => {
@@ -119,9 +119,18 @@ fn show(info: &SpaceInfo, json: bool, what: &str) {
     }
 }
 
-fn row(info: &SpaceInfo) -> [String; 4] {
+fn row(info: &SpaceInfo) -> [String; 5] {
     let version = info.spacesd_version.clone();
-    [info.shown_name().to_owned(), info.id.clone(), system(info), version]
+    [info.shown_name().to_owned(), info.id.clone(), system(info), version, relay(info).to_owned()]
+}
+
+/// Whether one behind a relay is there; nothing of the others, which were not asked.
+fn relay(info: &SpaceInfo) -> &str {
+    match (&*info.provider, &*info.stop_reason) {
+        ("relay", "") => "connected",
+        ("relay", why) => why,
+        _ => "",
+    }
 }
 
 /// What it runs, as far as it said.

@@ -78,7 +78,7 @@ pub(crate) const fn of_cause(cause: Cause) -> Words {
         Cause::TicketExpired => ("The ticket's time is over.", "Open the stream again, and connect sooner.", WATCH),
         Cause::ViewerTooSlow => ("The machine that plays the stream cannot decode it in time.", "Ask for less with `--fps`, or for a window instead of the desktop.", "`stream --play`"),
         Cause::TooManyViewers => ("The session has as many viewers as it may have.", "Wait `retry_after_ms`, or open another session.", WATCH),
-        Cause::GuestOffline => ("The machine is not connected to the relay.", "Start it, then try again.", "reserved for relayed Spaces"),
+        Cause::GuestOffline => ("The machine is not connected to the relay.", "Start it, then try again.", "watching through a relay"),
         Cause::DigestMismatch => ("What arrived does not have the SHA-256 that was promised.", "Send it again, once nothing writes to it.", FILES),
         Cause::SizeMismatch => ("More or fewer bytes arrived than were promised.", "Send it again, once nothing writes to it.", FILES),
         Cause::PathEscape => ("A path leads out of its folder.", "Name a path within it, without `..`.", FILES),
@@ -97,7 +97,7 @@ pub(crate) const fn of_cause(cause: Cause) -> Words {
         Cause::AppRunning => ("The app runs, and may not be closed.", "Close it, or let it be closed.", TELEPORT),
         Cause::ProfileNewer => ("The profile is newer than the app at the destination.", "Update the app there.", TELEPORT),
         Cause::KeyUnavailable => ("The key that protects the data cannot be had.", "Unlock the keyring of this machine.", TELEPORT),
-        Cause::RelayUnsealed => ("A relay is between, and the bundle is not sealed.", "Pin the destination's key first.", "reserved for relayed Spaces"),
+        Cause::RelayUnsealed => ("A relay is between, and the Space has no key that anything could be sealed to.", "Use a version of spaceport there that has one, or go there without the relay.", "`send_file`, `teleport_app`, and `spaceport send` and `download`"),
         Cause::ManifestChanged => ("What would move has changed since it was agreed to.", "Read the manifest again, and ask again.", TELEPORT),
         _ => ("A cause of a later spaceport.", "Update spaceport.", "none yet"),
     };

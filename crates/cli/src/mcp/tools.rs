@@ -124,10 +124,11 @@ impl Tools {
         Self(vec![
             entry(
                 "list_spaces",
-                (Reads, Reach::List),
+                (Reads, Reach::Space),
                 "List the Spaces that were added, with what was known of each when it was last \
-                 asked. Asks none of them.",
-                |user, Nothing {}| async move { user.spaces.list() },
+                 asked. Asks none of them; but of those behind a relay, whether they are connected: \
+                 `power_state` is empty for one that is not, and `stop_reason` says why.",
+                |user, Nothing {}| async move { user.spaces.list().await },
             ),
             entry(
                 "add_space",
