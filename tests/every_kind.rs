@@ -14,14 +14,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use prost::Message as _;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use spaceport_state::Digest;
+use spaceport_teleport::seal::{PublicKey, Purpose, Sealer};
 use spaceport_testkit::Xvfb;
 use spaceport_tests::{
-    Agent, Gateway, RELAY_TOKEN, Refused, Relay, Request, Start, TOKEN, binary, call_at,
+    Agent, Gateway, RELAY_TOKEN, Refused, Relay, Request, Start, TOKEN, binary, call_at, offer,
 };
-use spaceport_types::{Cause, Kind, Size};
+use spaceport_types::{Cause, Error, Kind, Size};
 use spaceport_wire::pb::{
     BeginReceiveFilesRequest, BeginReceiveFilesResponse, ErrorInfo, GetCapabilitiesRequest,
-    GetCapabilitiesResponse, MediaTarget, OpenMediaRequest, OpenMediaResponse,
+    GetCapabilitiesResponse, ImportSessionRequest, ImportSessionResponse, MediaTarget,
+    OpenMediaRequest, OpenMediaResponse, ReadFileRequest, ReadFileResponse,
     ReceiveFilesChunkRequest, ReceiveFilesChunkResponse, StatRequest, StatResponse, TransferEntry,
     media_target,
 };
@@ -44,13 +48,10 @@ const ONE_SPACE: Shown = No("a gateway is one Space, and has no list of them");
 const NOBODY_ASKED: Shown = No("only the command line asks the one who runs it");
 const NOT_ANSWERED: Shown = No("who has taken a call back gets no answer to it");
 const NO_LIMIT: Shown = No("the limit of time is the caller's");
-const NO_FILES: Shown = No("files and apps move by gRPC alone");
-const OWN_FILES: Shown = No("it is about files of the machine of whoever asks");
-const NO_LACK: Shown = No("every Space has what can be asked for; a missing codec is `stream`");
-const NO_BUNDLE: Shown =
-    No("a Space refuses only a whole sealed bundle that its app cannot take in");
+const NO_PEER: Shown =
+    No("it is about what a peer or the list of Spaces says; a server has neither");
 const OTHERS: Shown = No("it is what a client makes of another server's failure");
-const A_BUG: Shown = No("nothing is known that provokes it; a client passes on that of a Space");
+const A_BUG: Shown = No("no request is known that provokes it; a client passes on that of a Space");
 
 const TABLE: [Row; 24] = [
     (Kind::InvalidArgument, [Yes, Yes, Yes, Yes]),
@@ -77,7 +78,7 @@ const TABLE: [Row; 24] = [
     (Kind::NotFound, [Yes, Yes, Yes, Yes]),
     (Kind::AmbiguousSandbox, [Yes, ONE_SPACE, ONE_SPACE, Yes]),
     (Kind::PreconditionFailed, [Yes, Yes, Yes, Yes]),
-    (Kind::CapabilityMissing, [Yes, Yes, NO_LACK, Yes]),
+    (Kind::CapabilityMissing, [Yes, Yes, Yes, Yes]),
     (Kind::HostCapabilityMissing, [Yes, Yes, Yes, Yes]),
     (
         Kind::WrongProvider,
@@ -85,19 +86,19 @@ const TABLE: [Row; 24] = [
     ),
     (
         Kind::SpacesdNotAvailable,
-        [Yes, No("a failure that passes goes bare: its code is all there is"), Yes, Yes],
+        [Yes, No("a Space that answers is there; only `/health` says that it is unwell"), Yes, Yes],
     ),
     (Kind::LimitExceeded, [Yes, Yes, Yes, Yes]),
     (Kind::Timeout, [Yes, NO_LIMIT, NO_LIMIT, Yes]),
     (Kind::Cancelled, [NOT_ANSWERED, NOT_ANSWERED, NOT_ANSWERED, Yes]),
     (Kind::Stream, [Yes, Yes, Yes, Yes]),
-    (Kind::TransferFailed, [Yes, Yes, NO_FILES, Yes]),
-    (Kind::TeleportRefused, [Yes, NO_BUNDLE, NO_FILES, Yes]),
+    (Kind::TransferFailed, [Yes, Yes, Yes, Yes]),
+    (Kind::TeleportRefused, [Yes, Yes, Yes, Yes]),
     (Kind::Relay, [Yes, Yes, Yes, Yes]),
     (Kind::Env, [Yes, OTHERS, OTHERS, Yes]),
     (Kind::Mcp, [No("the peer that failed cannot be told"), OTHERS, OTHERS, Yes]),
-    (Kind::Io, [Yes, OWN_FILES, OWN_FILES, Yes]),
-    (Kind::Json, [Yes, OWN_FILES, OWN_FILES, Yes]),
+    (Kind::Io, [Yes, Yes, Yes, Yes]),
+    (Kind::Json, [Yes, NO_PEER, NO_PEER, Yes]),
     (Kind::Internal, [Yes, A_BUG, A_BUG, Yes]),
 ];
 
@@ -217,9 +218,7 @@ impl World {
 
     /// Asks as the viewer page does, with its ticket.
     fn page(&self, body: &Value) -> Option<Report> {
-        let url = self.gateway.viewer_url("");
-        let ticket = url.split("ticket=").nth(1).unwrap().split('&').next().unwrap();
-        let authorization = format!("Bearer {ticket}");
+        let authorization = format!("Bearer {}", ticket(&self.gateway));
         self.http("POST", "/viewer/open", &[("authorization", &authorization)], &body.to_string())
     }
 
@@ -252,10 +251,16 @@ impl World {
     }
 }
 
+/// The ticket of the viewer page.
+fn ticket(gateway: &Gateway) -> String {
+    let url = gateway.viewer_url("");
+    url.split("ticket=").nth(1).unwrap().split('&').next().unwrap().to_owned()
+}
+
 /// The HTTP status of an error, as the crate of errors has it.
 fn status_of(report: &Report) -> u16 {
     match report.cause {
-        Some(cause) => spaceport_types::Error::because(cause, "").http_status(),
+        Some(cause) => Error::because(cause, "").http_status(),
         None => report.kind.spec().http,
     }
 }
@@ -275,10 +280,19 @@ fn grpc<A: std::fmt::Debug>(refused: Result<A, Refused>) -> Option<Report> {
     Some(report)
 }
 
-/// What was said is of that kind, on the surfaces of the table and no others, and alike on all.
+/// Whether trying again can help, as the crate of errors has it.
+fn retryable(report: &Report) -> bool {
+    let error = match report.cause {
+        Some(cause) => Error::because(cause, ""),
+        None => Error::new(report.kind, ""),
+    };
+    assert_eq!(error.kind(), report.kind, "{report:?}");
+    error.report().retryable
+}
+
+/// What was said is of that kind, on the surfaces of the table and no others, and means the same on all.
 fn check(kind: Kind, said: Said) {
     let (_, shown) = TABLE.iter().find(|row| row.0 == kind).unwrap();
-    let mut first: Option<&Report> = None;
     for ((report, shown), surface) in said.iter().zip(shown).zip(SURFACES) {
         let Some(report) = report else {
             assert_ne!(*shown, Yes, "{surface} can have {kind:?}, and was not asked");
@@ -287,8 +301,7 @@ fn check(kind: Kind, said: Said) {
         assert_eq!(*shown, Yes, "{surface} has {kind:?}, and the table says it cannot");
         assert_eq!(report.kind, kind, "{surface}: {report:?}");
         assert!(!report.message.is_empty() && !report.message.ends_with('.'), "{report:?}");
-        let first = first.get_or_insert(report);
-        assert_eq!((first.cause, first.retryable), (report.cause, report.retryable), "{surface}");
+        assert_eq!(report.retryable, retryable(report), "{surface}: {report:?}");
     }
 }
 
@@ -435,10 +448,15 @@ fn capability_missing() {
     let mut world = World::new();
     let (path, run_as) = ("/".to_owned(), "root".to_owned());
     let request = StatRequest { path, run_as, ..StatRequest::default() };
+    // What is sealed from end to end is nothing for a player of WebRTC.
+    let arguments = &["--sealed"];
+    let sealed = Gateway::start(Start { test_pattern: true, arguments, ..Start::default() });
+    let authorization = format!("Bearer {}", ticket(&sealed));
+    let offered = [("authorization", &*authorization), ("content-type", "application/sdp")];
     let said = [
         world.mcp("teleport_manifest", json!({ "app": "claude-code", "scope": "tabs" })),
         grpc(world.gateway.call::<StatResponse>("FilesystemService/Stat", &request)),
-        None,
+        world.http_at(sealed.http(), "POST", "/whep", &offered, &offer("H264")),
         world.cli(&["teleport", "manifest", "claude-code", "--scope", "tabs"]),
     ];
     check(Kind::CapabilityMissing, said);
@@ -504,16 +522,9 @@ fn timeout() {
 #[test]
 fn cancelled() {
     let world = World::new();
-    let line = format!("{} spaces remove box", binary().display());
-    let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    command.env("SPACEPORT_CONFIG_DIR", world.agent.home()).env("TERM", "xterm");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"n\n").unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (code, said) = world.at_terminal("spaces remove box", "n\n");
     assert!(said.contains("`box` was not removed"), "{said}");
-    assert_eq!(output.status.code().unwrap(), i32::from(Kind::Cancelled.spec().exit), "{said}");
+    assert_eq!(code, i32::from(Kind::Cancelled.spec().exit), "{said}");
     let report = Report {
         kind: Kind::Cancelled,
         cause: None,
@@ -544,7 +555,8 @@ fn transfer_failed() {
     let said = [
         world.mcp("send_file", arguments),
         grpc(world.gateway.call::<BeginReceiveFilesResponse>(BEGIN, &begin)),
-        None,
+        // A line that ends before it has said who it seals to.
+        world.http("POST", "/files/send", &[], "short"),
         world.cli(&["send", report.to_str().unwrap(), "--to", "box", "--into", "../up"]),
     ];
     check(Kind::TransferFailed, said);
@@ -552,7 +564,13 @@ fn transfer_failed() {
 
 #[test]
 fn teleport_refused() {
-    let mut world = World::new();
+    let mut agent = Agent::new("initialize");
+    let state = agent.home().join(".local/state/spaceport");
+    let start = Start { test_pattern: true, state: Some(&state), ..Start::default() };
+    let gateway = Gateway::start(start);
+    let url = gateway.http().to_string();
+    agent.get("add_space", json!({ "url": url, "token": TOKEN, "name": "box" }));
+    let mut world = World { gateway, agent };
     world.use_claude();
     let space = format!("http://{}", world.gateway.http());
     world.spoil(".claude/.credentials.json", r#"{"claudeAiOauth":{}}"#);
@@ -561,8 +579,8 @@ fn teleport_refused() {
     let asked = json!({ "space": "box", "app": "claude-code", "include": [secret] });
     let said = [
         world.mcp("teleport_app", asked),
-        None,
-        None,
+        world.import_of_another_version(),
+        world.answer_too_late(),
         world.cli_with(&push, "", &[("SPACEPORT_TOKEN", TOKEN)]),
     ];
     check(Kind::TeleportRefused, said);
@@ -594,8 +612,23 @@ fn io() {
     let mut world = World::new();
     fs::remove_file(world.agent.home().join("spaces.json")).unwrap();
     fs::create_dir(world.agent.home().join("spaces.json")).unwrap();
-    let said = [world.mcp("list_spaces", json!({})), None, None, world.cli(&["spaces"])];
-    check_alike(Kind::Io, said);
+    let mcp = world.mcp("list_spaces", json!({}));
+    let cli = world.cli(&["spaces"]);
+    assert_eq!(mcp, cli);
+    // A file that is there and cannot be read, whoever asks: page 0 of a process.
+    let arguments = &["--files-root", "/proc"];
+    let memory = Gateway::start(Start { test_pattern: true, arguments, ..Start::default() });
+    let path = format!("/proc/{}/mem", memory.pid());
+    let read = ReadFileRequest { path, length: 1, ..ReadFileRequest::default() };
+    let read = grpc(memory.call::<ReadFileResponse>("FilesystemService/ReadFile", &read));
+    // A relay that cannot write down whom it lets in.
+    let relay = Relay::start(&[]);
+    fs::create_dir(relay.state().join("machines.json")).unwrap();
+    let authorization = format!("Bearer {RELAY_TOKEN}");
+    let headers = [("authorization", &*authorization)];
+    let body = r#"{"id":"build-box"}"#;
+    let http = world.http_at(relay.http(), "POST", "/v1/machines", &headers, body);
+    check(Kind::Io, [mcp, read, http, cli]);
 }
 
 #[test]
@@ -651,26 +684,72 @@ fn internal() {
 const BEGIN: &str = "TeleportService/BeginReceiveFiles";
 
 impl World {
+    /// Runs a command as a person at a terminal does: its exit code, and what it said.
+    fn at_terminal(&self, arguments: &str, typed: &str) -> (i32, String) {
+        let line = format!("{} {arguments}", binary().display());
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        command.env_remove("SPACEPORT_STATE_DIR").env_remove("XDG_STATE_HOME");
+        command.env("SPACEPORT_CONFIG_DIR", self.agent.home()).env("HOME", self.agent.home());
+        command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Sends an app's session as a spaceport of another version packs it, sealed as it should be.
+    fn import_of_another_version(&self) -> Option<Report> {
+        let request = GetCapabilitiesRequest::default();
+        let said: GetCapabilitiesResponse = self.gateway.call(CAPABILITIES, &request).unwrap();
+        let key = PublicKey::from_bytes(&said.machine_seal_public_key).unwrap();
+        let purpose = Purpose { import_id: "of-another-version", app: "claude-code" };
+        let mut sealer = Sealer::new(Vec::new(), &key, &purpose).unwrap();
+        sealer.write_all(b"SPBUNDLE\0\0\0\x01\0\0\0\0").unwrap();
+        let data = sealer.finish().unwrap();
+        let import = ImportSessionRequest {
+            import_id: purpose.import_id.to_owned(),
+            app: purpose.app.to_owned(),
+            sha256: Digest(Sha256::digest(&data).into()).to_string(),
+            data: data.into(),
+            commit: true,
+            ..ImportSessionRequest::default()
+        };
+        let method = "TeleportService/ImportSession";
+        grpc(self.gateway.call::<ImportSessionResponse>(method, &import))
+    }
+
+    /// Asks for consent, and answers on the page after the time for that.
+    fn answer_too_late(&mut self) -> Option<Report> {
+        let push = json!({ "space": "box", "app": "claude-code" });
+        let asked = self.agent.get("teleport_app", push);
+        let id = asked["request_id"].as_str().unwrap();
+        let (_, screen) = self.at_terminal(&format!("teleport approve --page {id}"), "");
+        let link = screen.split("#link=").nth(1).unwrap_or_else(|| panic!("no link: {screen}"));
+        let link = link.split_whitespace().next().unwrap();
+        let file = format!("teleport/consent/{id}.json");
+        let file = self.agent.home().join(".local/state/spaceport").join(file);
+        let mut kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        kept["until_ms"] = json!(kept["asked_ms"].as_u64().unwrap() - 1);
+        fs::write(&file, kept.to_string()).unwrap();
+        let authorization = format!("Bearer {link}");
+        let headers = [("authorization", &*authorization)];
+        self.http("POST", "/consent/answer", &headers, r#"{"approve":true}"#)
+    }
+
     /// Opens a WHEP session, and answers its path.
     fn whep(&self) -> String {
         let opened = self.gateway.open("");
         let authorization = format!("Bearer {}", opened.ticket);
         let headers = [("authorization", &*authorization), ("content-type", "application/sdp")];
-        let request =
-            Request { method: "POST", path: "/whep", headers: &headers, body: OFFER.as_bytes() };
+        let body = offer("H264");
+        let body = body.as_bytes();
+        let request = Request { method: "POST", path: "/whep", headers: &headers, body };
         let answer = request.send(self.gateway.http()).unwrap();
         assert_eq!(answer.status, 201, "{}", answer.text());
         answer.headers["location"].clone()
     }
 }
-
-/// The least that a player offers.
-const OFFER: &str = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\n\
-m=video 9 UDP/TLS/RTP/SAVPF 96\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=recvonly\r\na=rtcp-mux\r\n\
-a=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuv\r\n\
-a=fingerprint:sha-256 00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF\r\n\
-a=setup:active\r\na=rtpmap:96 H264/90000\r\n\
-a=fmtp:96 level-asymmetry-allowed=1;packetization-mode=1;profile-level-id=42e01f\r\n";
 
 /// A server of the contract that fails at everything: gRPC's INTERNAL, with the detail that a
 /// spaceport has, or with none, as others.

@@ -15,7 +15,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use spaceport_tests::{
-    Answer, Event, Gateway, Request, Script, Socket, TOKEN, measured, wait_until,
+    Answer, Event, Gateway, Request, Script, Socket, TOKEN, measured, offer, wait_until,
 };
 use spaceport_transport::quic::{Client, Received, Remote, Video};
 use spaceport_types::{Cause, Kind, Redacted};
@@ -138,52 +138,25 @@ fn resident(gateway: &Gateway) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-fn offer(candidates: usize) -> String {
-    let mut lines: Vec<String> = [
-        "v=0",
-        "o=- 42 2 IN IP4 127.0.0.1",
-        "s=-",
-        "t=0 0",
-        "a=group:BUNDLE 0",
-        "m=video 9 UDP/TLS/RTP/SAVPF 109",
-        "c=IN IP4 0.0.0.0",
-        "a=ice-ufrag:abcd",
-        "a=ice-pwd:0123456789012345678901",
-        "a=fingerprint:sha-256 00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:\
-         00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF",
-        "a=setup:actpass",
-        "a=mid:0",
-        "a=recvonly",
-        "a=rtcp-mux",
-        "a=rtpmap:109 H264/90000",
-        "a=fmtp:109 packetization-mode=1;profile-level-id=42e01f",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    // Nobody is at any of them.
-    lines.extend((0..candidates).map(|it| {
-        format!("a=candidate:{it} 1 udp {it} 127.0.{}.{} 9 typ host", it / 250, 1 + it % 250)
-    }));
-    lines.push(String::new());
-    lines.join("\r\n")
+/// Candidates at which nobody is, a line each.
+fn candidates(count: usize) -> String {
+    let line = |it| {
+        format!("a=candidate:{it} 1 udp {it} 127.0.{}.{} 9 typ host\r\n", it / 250, 1 + it % 250)
+    };
+    (0..count).map(line).collect()
 }
 
 #[test]
 fn offers_with_a_thousand_candidates() {
     let world = World::new();
     for _ in 0..50 {
-        let answer = world.post(&offer(1_000));
+        let answer = world.post(&(offer("H264") + &candidates(1_000)));
         assert_eq!(answer.status, 201, "{}", answer.text());
         let resource = &answer.headers["location"];
-        let candidates: String = offer(1_000)
-            .split("\r\n")
-            .filter(|line| line.starts_with("a=candidate"))
-            .take(200)
-            .map(|line| format!("{line}\r\n"))
-            .collect();
         let fragment = format!(
             "a=ice-ufrag:abcd\r\na=ice-pwd:0123456789012345678901\r\nm=video 9 RTP/AVP 0\r\n\
-             a=mid:0\r\n{candidates}"
+             a=mid:0\r\n{}",
+            candidates(200)
         );
         let headers = [("Content-Type", "application/trickle-ice-sdpfrag")];
         let request = Request {

@@ -1,11 +1,9 @@
 //! MCP over HTTP: a Space's own endpoint, and the one beside an agent.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use spaceport_tests::{Agent, Answer, Folder, Gateway, Request, Socket, TOKEN, Via, binary};
+use spaceport_tests::{Agent, Answer, Beside, Gateway, Request, Socket, TOKEN, Via};
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{
     "protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"rude","version":"0"}}}"#;
@@ -154,63 +152,6 @@ fn there_is_room_for_so_many_sessions() {
     assert_eq!(open().status, 200);
 }
 
-/// `spaceport mcp --http`, ended when dropped.
-struct Beside {
-    child: Child,
-    started: Value,
-    folder: Folder,
-}
-
-impl Beside {
-    fn start(more: &[&str]) -> Self {
-        let folder = Folder::new("beside");
-        let mut command = Command::new(binary());
-        command.args(["mcp", "--http", "127.0.0.1:0", "--json"]).args(more);
-        command.env("HOME", folder.path()).env("SPACEPORT_CONFIG_DIR", folder.path());
-        command.env_remove("XDG_STATE_HOME").env_remove("SPACEPORT_STATE_DIR");
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, started: serde_json::from_str(&line).unwrap(), folder }
-    }
-
-    fn agent(&self, lifecycle: &str) -> Agent {
-        let file = self.started["token_file"].as_str().unwrap();
-        let token = std::fs::read_to_string(file).unwrap();
-        Agent::over_http(lifecycle, self.started["url"].as_str().unwrap(), token.trim())
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-#[test]
-fn an_agent_that_starts_no_program_has_every_tool_over_http() {
-    let gateway = Gateway::with_test_pattern();
-    let beside = Beside::start(&[]);
-    let mut agent = beside.agent("initialize");
-    let mut stdio = Agent::new("initialize");
-    assert_eq!(
-        agent.ask(&json!({ "do": "list" }))["tools"],
-        stdio.ask(&json!({ "do": "list" }))["tools"]
-    );
-    let address = gateway.http().to_string();
-    agent.get("add_space", json!({ "url": address, "token": TOKEN, "name": "box" }));
-    assert_eq!(agent.get("list_spaces", json!({}))[0]["name"], "box");
-    let file = beside.folder.path().join("report.txt");
-    std::fs::write(&file, "hello").unwrap();
-    let (sent, progress) =
-        agent.get_watched("send_file", json!({ "space": "box", "path": "~/report.txt" }));
-    assert_eq!(sent["files"][0]["size"], 5);
-    assert_eq!(progress.last(), Some(&(5.0, 5.0)));
-    assert!(gateway.home().join("Downloads/report.txt").exists());
-}
-
 #[test]
 fn a_token_is_no_person_unless_whoever_started_the_server_vouches_for_its_clients() {
     for (more, lifecycle, consent) in [
@@ -220,7 +161,7 @@ fn a_token_is_no_person_unless_whoever_started_the_server_vouches_for_its_client
     ] {
         let gateway = Gateway::with_test_pattern();
         let beside = Beside::start(more);
-        let folder = beside.folder.path().join(".claude");
+        let folder = beside.home().join(".claude");
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join("settings.json"), r#"{"model":"x"}"#).unwrap();
         let mut agent = beside.agent(lifecycle);

@@ -60,14 +60,14 @@ async fn a_space_is_added_listed_watched_and_removed() {
     };
     let refused = spaces.add(add("wrong"), now).await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Unauthenticated);
-    assert_eq!(spaces.list().unwrap(), [], "nothing is added that does not open");
+    assert_eq!(spaces.list().await.unwrap(), [], "nothing is added that does not open");
 
     let added = spaces.add(add(TOKEN), now).await.unwrap();
     assert_eq!(added.id, format!("direct:{}", gateway.http()));
     assert_eq!(added.added_at.as_deref(), Some("2027-01-15T08:00:00Z"));
     assert_eq!((&*added.os, &*added.power_state), ("linux", "running"));
     assert!(added.features.iter().any(|feature| feature == "desktop_stream"), "{added:?}");
-    assert_eq!(spaces.list().unwrap(), std::slice::from_ref(&added));
+    assert_eq!(spaces.list().await.unwrap(), std::slice::from_ref(&added));
 
     let windows = spaces.windows("box", Some("editor")).await.unwrap();
     let titles: Vec<_> = windows.iter().map(|window| &*window.title).collect();

@@ -1,4 +1,5 @@
 mod agent;
+mod beside;
 mod cpu;
 mod cua;
 mod cut;
@@ -26,6 +27,7 @@ mod watch;
 mod window;
 
 pub use agent::Agent;
+pub use beside::Beside;
 pub use cpu::Cpu;
 pub use cua::cua;
 pub use cut::{Cut, Harm, Way};
