@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -386,24 +386,31 @@ fn a_file_that_changes_meanwhile_is_named() {
 }
 
 #[test]
-fn a_sparse_file_of_more_than_4_gib_arrives_whole_and_sparse() {
+fn sparse_files_of_more_than_2_and_4_gib_arrive_whole_and_sparse_and_come_back() {
     let (gateway, here) = (Gateway::start(Start::default()), Here::new());
-    let size = (4 << 30) + 1;
-    let path = here.files().join("disk.img");
-    let file = fs::File::create(&path).unwrap();
-    file.set_len(size).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, b"in the middle", 3 << 30).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, b"!", size - 1).unwrap();
-    let sent = here.send(gateway.http(), &["disk.img"]).sent();
-    assert!(sent["wire_bytes"].as_u64().unwrap() < 1 << 20, "{sent}");
-    let arrived = fs::File::open(downloads(&gateway).join("disk.img")).unwrap();
-    let metadata = arrived.metadata().unwrap();
-    assert_eq!(metadata.len(), size);
-    assert!(metadata.blocks() * 512 < 4 << 20, "{}", metadata.blocks());
-    let mut end = [0; 14];
-    std::os::unix::fs::FileExt::read_exact_at(&arrived, &mut end[..13], 3 << 30).unwrap();
-    std::os::unix::fs::FileExt::read_exact_at(&arrived, &mut end[13..], size - 1).unwrap();
-    assert_eq!(&end, b"in the middle!");
+    for (name, size) in [("two", (2_u64 << 30) + 1), ("four", (4_u64 << 30) + 1)] {
+        let middle = size - (1 << 30) - 7; // over the edge that a signed or a short number has
+        let file = fs::File::create(here.files().join(name)).unwrap();
+        file.set_len(size).unwrap();
+        file.write_all_at(b"in the middle", middle).unwrap();
+        file.write_all_at(b"!", size - 1).unwrap();
+        let sent = here.send(gateway.http(), &[name]).sent();
+        assert_eq!(sent["bytes"], size);
+        assert!(sent["wire_bytes"].as_u64().unwrap() < 1 << 20, "{sent}");
+        let from = format!("http://{}:~/Downloads/{name}", gateway.http());
+        let fetched = here.download(&[&from, "back"]).sent();
+        assert_eq!(fetched["sha256"], sent["sha256"]);
+        for arrived in [downloads(&gateway).join(name), here.files().join("back").join(name)] {
+            let arrived = fs::File::open(arrived).unwrap();
+            let metadata = arrived.metadata().unwrap();
+            assert_eq!(metadata.len(), size);
+            assert!(metadata.blocks() * 512 < 4 << 20, "{}", metadata.blocks());
+            let mut end = [0; 14];
+            arrived.read_exact_at(&mut end[..13], middle).unwrap();
+            arrived.read_exact_at(&mut end[13..], size - 1).unwrap();
+            assert_eq!(&end, b"in the middle!");
+        }
+    }
 }
 
 #[test]

@@ -53,6 +53,27 @@ impl Names {
     }
 }
 
+/// A path that such a destination holds, for one that it does not: odd characters and ends become `_`.
+pub(crate) fn holdable(path: &[u8]) -> String {
+    let path = String::from_utf8_lossy(path);
+    let name = |name: &str| {
+        let mut name: String = name.chars().map(|c| if is_odd(c) { '_' } else { c }).collect();
+        if name.ends_with(['.', ' ']) {
+            name.pop();
+            name.push('_');
+        }
+        if !holds_on_windows(name.as_bytes()) {
+            name.insert(0, '_');
+        }
+        name
+    };
+    path.split('/').map(name).collect::<Vec<_>>().join("/")
+}
+
+fn is_odd(character: char) -> bool {
+    character < ' ' || "<>:\"\\|?*".contains(character)
+}
+
 fn holds_on_windows(name: &[u8]) -> bool {
     let Ok(name) = std::str::from_utf8(name) else { return false };
     let stem = name.split('.').next().unwrap_or_default().trim_end();
@@ -69,8 +90,7 @@ fn holds_on_windows(name: &[u8]) -> bool {
             })
         }),
     };
-    let odd = |character: char| character < ' ' || "<>:\"\\|?*".contains(character);
-    !device && !name.ends_with(['.', ' ']) && !name.contains(odd)
+    !device && !name.ends_with(['.', ' ']) && !name.contains(is_odd)
 }
 
 /// Paths by what they are where case and composition do not count.
@@ -124,5 +144,17 @@ mod tests {
             assert_eq!(names.flaw(path.as_bytes()), None, "{path}");
         }
         assert_eq!(names.flaw(b"\xff"), Some(Flaw::Unholdable));
+        for (path, offered) in [
+            (&b"CON"[..], "_CON"),
+            (b"a/nul.txt", "a/_nul.txt"),
+            (b"x.", "x_"),
+            (b"x /y", "x_/y"),
+            (b"a:b\\c?", "a_b_c_"),
+            (b"con.", "con_"),
+            (b"\xff\n", "\u{fffd}_"),
+        ] {
+            assert_eq!(holdable(path), offered);
+            assert_eq!(names.flaw(offered.as_bytes()), None, "{offered}");
+        }
     }
 }

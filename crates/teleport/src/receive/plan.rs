@@ -6,7 +6,7 @@
 
 use spaceport_types::{Cause, Error, Issue, Kind, Result};
 
-use super::names::{Collisions, Names};
+use super::names::{Collisions, Names, holdable};
 use crate::digest::Digest;
 use crate::ignore::{Judge, Rules, is_below, tree_order};
 use crate::path::{Flaw, MAX_PATH, Shown, check, raw};
@@ -253,6 +253,8 @@ impl Plan {
 struct Problems {
     cause: Option<Cause>,
     invalid: bool,
+    /// Whether other names are offered.
+    offered: bool,
     first: String,
     issues: Vec<Issue>,
     count: usize,
@@ -267,7 +269,12 @@ impl Problems {
             Err(flaw) => Some(flaw),
         };
         if let Some(flaw) = flaw {
-            self.add(flaw.cause(), flaw.issue(entry.path), entry.path);
+            let mut issue = flaw.issue(entry.path);
+            if flaw == Flaw::Unholdable {
+                self.offered = true;
+                issue.limit = Some(format!("for example `{}`", holdable(entry.path)));
+            }
+            self.add(flaw.cause(), issue, entry.path);
             return;
         }
         if entry.modified.is_some_and(|(_, nanos)| !(0..1_000_000_000).contains(&nanos)) {
@@ -350,6 +357,9 @@ impl Problems {
         }
         error = error.with("entries", self.count).hint(match self.cause {
             Some(Cause::PathEscape) => "Send paths below the folder that is sent",
+            Some(Cause::NameUnusable) if self.offered => {
+                "Rename them as is offered for each, or send to another file system"
+            }
             Some(Cause::NameUnusable) => "Rename them, and send again",
             Some(_) => "Declare every path once",
             None => "Declare for every file its size, SHA-256 and time",
@@ -482,6 +492,18 @@ mod tests {
         assert_eq!(ignored, [0, 2, 3]);
         assert_eq!((plan.path(0), plan.path(1), plan.bytes()), (&b"b"[..], &b"c"[..], 2));
         assert_eq!(plan.in_order().count(), 2);
+    }
+
+    #[test]
+    fn a_destination_that_lacks_names_offers_others() {
+        let names = Names { windows: true, ..Names::default() };
+        let entries = [file("CON"), file("fine"), file("d/a:b")];
+        let error = Plan::new(entries, None, names, 10).unwrap_err();
+        assert_eq!(error.cause(), Some(Cause::NameUnusable));
+        let report = error.report();
+        let offered: Vec<_> = report.issues.iter().filter_map(|it| it.limit.as_deref()).collect();
+        assert_eq!(offered, ["for example `_CON`", "for example `d/a_b`"]);
+        assert!(report.hint.unwrap().contains("offered"));
     }
 
     #[test]

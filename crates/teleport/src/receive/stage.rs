@@ -80,20 +80,24 @@ impl Shelf {
         Ok(stages)
     }
 
-    fn note(&self, name: &str, location: &Path) -> Result<PathBuf> {
+    /// Notes where a stage is about to be; `None` where one of that name is noted already, whose note
+    /// that stays.
+    fn note(&self, name: &str, location: &Path) -> Result<Option<PathBuf>> {
         let note = self.folder.join(name);
         let written = std::fs::OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(&note)
             .and_then(|mut file| file.write_all(location.as_os_str().as_bytes()));
-        written.map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            io_error(errno, "written", note.as_os_str().as_bytes())
-        })?;
-        Ok(note)
+        match written {
+            Ok(()) => Ok(Some(note)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                Err(io_error(errno, "written", note.as_os_str().as_bytes()))
+            }
+        }
     }
 }
 
@@ -130,11 +134,11 @@ impl Stage {
                 more => format!("{PREFIX}{short}-{more}"),
             };
             let note_name = name.trim_start_matches('.');
-            let note = shelf.note(note_name, &place.join(&name))?;
+            let Some(note) = shelf.note(note_name, &place.join(&name))? else { continue };
             match holder.make_folder(name.as_bytes(), Mode::RWXU) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Something of another's; what an earlier run left has been seen to.
+                    // Something of another's.
                     drop(std::fs::remove_file(&note));
                     continue;
                 }

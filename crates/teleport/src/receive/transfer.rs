@@ -117,6 +117,8 @@ pub struct PublishedFile {
 pub struct Committed {
     /// The folder everything went to.
     pub destination: PathBuf,
+    /// What is there now at its top, by the names it has there.
+    pub names: Vec<Vec<u8>>,
     /// Every file, in the order they were declared.
     pub files: Vec<PublishedFile>,
     /// Paths that were declared and not published, as declared.
@@ -475,7 +477,18 @@ impl Transfer {
             size: entry.size,
             digest: self.digest_of(index, entry),
         });
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for (index, _) in self.plan.iter() {
+            let path = published.path_of(self.plan.path(index));
+            let top = path.split(|&byte| byte == b'/').next().unwrap_or_default();
+            // They come folder by folder.
+            let again = names.last().is_some_and(|last| last == top);
+            if !again && skipped.binary_search(&index).is_err() {
+                names.push(top.to_vec());
+            }
+        }
         Ok(Committed {
+            names,
             files: files.collect(),
             skipped: skipped.iter().map(|&index| self.plan.path(index).to_vec()).collect(),
             destination,

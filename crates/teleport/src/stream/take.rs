@@ -184,17 +184,9 @@ pub(super) fn conflict_of(number: i32) -> Result<Conflict> {
 
 /// What was published, as a message.
 pub(super) fn done(committed: &Committed) -> pb::Done {
-    let mut names: Vec<&[u8]> = committed
-        .files
-        .iter()
-        .filter_map(|file| file.path.strip_prefix(&committed.destination).ok())
-        .filter_map(|path| path.components().next())
-        .map(|first| first.as_os_str().as_bytes())
-        .collect();
-    names.dedup(); // they come folder by folder
     pb::Done {
         destination: committed.destination.as_os_str().as_bytes().to_vec().into(),
-        names: names.into_iter().map(|name| name.to_vec().into()).collect(),
+        names: committed.names.iter().map(|name| name.clone().into()).collect(),
         files: committed.files.len() as u64,
         bytes: committed.files.iter().map(|file| file.size).sum(),
         skipped: committed.skipped.iter().take(MAX_SKIPPED).map(|it| it.clone().into()).collect(),
