@@ -78,6 +78,12 @@ impl Watch {
         first.unwrap_or_default()
     }
 
+    /// Waits for the next keyframe: the picture after an interruption begins with one. What was queued before
+    /// may still come first.
+    pub fn keyframe(&mut self, runtime: &Runtime) {
+        while !self.frames(runtime, 1) {}
+    }
+
     /// Waits until it is over, and says why.
     pub fn ended(&mut self, runtime: &Runtime) -> spaceport_types::Error {
         loop {

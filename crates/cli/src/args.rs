@@ -290,6 +290,10 @@ pub(crate) struct Environment {
     pub(crate) relay_token: Option<Redacted<String>>,
     /// Lets a relay's machines in at the next one.
     pub(crate) uplink_token: Option<Redacted<String>>,
+    /// The Redis that the nodes of a relay share.
+    pub(crate) directory: Option<Redacted<String>>,
+    /// By which they know each other.
+    pub(crate) node_secret: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// Where the Spaces of this user are listed.
@@ -316,6 +320,8 @@ impl Environment {
             token: read("SPACEPORT_TOKEN").map(Redacted::new),
             relay_token: read("SPACEPORT_RELAY_TOKEN").map(Redacted::new),
             uplink_token: read("SPACEPORT_UPLINK_TOKEN").map(Redacted::new),
+            directory: read("SPACEPORT_DIRECTORY").map(Redacted::new),
+            node_secret: read("SPACEPORT_NODE_SECRET").map(Redacted::new),
             state_dir: read("SPACEPORT_STATE_DIR")
                 .map_or_else(|| base.join("spaceport"), PathBuf::from),
             home: read("HOME").map(PathBuf::from),

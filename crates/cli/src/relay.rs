@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use spaceport_gateway::config::read_secret;
 use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT, WEBRTC_PORT};
 use spaceport_relay::uplink::Origin;
-use spaceport_relay::{Endpoints, Relay as Server, above};
-use spaceport_types::Result;
+use spaceport_relay::{Endpoints, Relay as Server, above, nodes};
+use spaceport_types::{Error, Kind, Redacted, Result};
 
 use crate::args::Environment;
 use crate::render;
@@ -52,6 +52,20 @@ pub(crate) struct Relay {
     /// Read that relay's registration token from this file, which only you may be able to read.
     #[arg(long, value_name = "FILE")]
     uplink_token_file: Option<PathBuf>,
+    /// Be one of several nodes, which share their machines in the Redis at this address, such as
+    /// `redis://10.0.0.5:6379`. One with a password belongs in `SPACEPORT_DIRECTORY`, or in a file.
+    #[arg(long, value_name = "URL", conflicts_with = "directory_file")]
+    directory: Option<String>,
+    /// Read that address from this file, which only you may be able to read.
+    #[arg(long, value_name = "FILE")]
+    directory_file: Option<PathBuf>,
+    /// The origin at which other nodes reach this one. Without it: the address it listens on.
+    #[arg(long, value_name = "URL")]
+    node_url: Option<String>,
+    /// Read the secret by which nodes know each other from this file, which only you may be able to read.
+    /// Without it: `SPACEPORT_NODE_SECRET`.
+    #[arg(long, value_name = "FILE")]
+    node_secret_file: Option<PathBuf>,
     /// Where machines, keys and the ledger are kept.
     #[arg(long, value_name = "DIR", env = "SPACEPORT_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -70,8 +84,37 @@ fn quic_port_help() -> String {
 }
 
 impl Relay {
+    /// The nodes, if this is to be one.
+    fn nodes(&self, environment: &Environment) -> Result<Option<nodes::Config>> {
+        if self.directory.as_ref().is_some_and(|url| url.contains('@')) {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                "the address of the directory has a password, which everybody sees in the list of processes",
+            )
+            .hint("Put it into `SPACEPORT_DIRECTORY`, or into a file for `--directory-file`"));
+        }
+        let directory = match (&self.directory, &self.directory_file) {
+            (Some(url), _) => Some(Redacted::new(url.clone())),
+            (None, Some(file)) => Some(read_secret(file)?),
+            (None, None) => environment.directory.clone(),
+        };
+        let Some(directory) = directory else { return Ok(None) };
+        let secret = match &self.node_secret_file {
+            Some(file) => Some(read_secret(file)?),
+            None => environment.node_secret.clone(),
+        };
+        let secret = secret.ok_or_else(|| {
+            Error::new(Kind::InvalidArgument, "nodes that share a directory need a secret")
+                .hint("Make one with `openssl rand -hex 32`, and give every node the same by `--node-secret-file`")
+        })?;
+        let mut nodes = nodes::Config::new(directory, secret);
+        nodes.url.clone_from(&self.node_url);
+        Ok(Some(nodes))
+    }
+
     fn config(&self) -> Result<Config> {
         let environment = Environment::read();
+        let nodes = self.nodes(&environment)?;
         let state_dir = self.state_dir.clone();
         let mut config =
             Config::new(state_dir.unwrap_or_else(|| environment.state_dir.join("relay")));
@@ -94,6 +137,7 @@ impl Relay {
         if let Some(url) = &self.public_url {
             config.public_url = Some(url.clone());
         }
+        config.nodes = nodes;
         if let Some(uplink) = &self.uplink {
             config.uplink = Some(above::Config::new(uplink.clone()));
         }

@@ -9,10 +9,12 @@ use axum::{Json, Router};
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use spaceport_state::ledger::millis;
 use spaceport_transport::problem::problem;
 use spaceport_transport::websocket::link;
 use spaceport_transport::{bearer, body};
 use spaceport_types::{Error, Kind, MachineId, Result};
+use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use crate::above::Above;
@@ -38,7 +40,7 @@ pub(crate) fn routes(shared: Shared) -> Router {
     Router::new()
         .merge(of_operators)
         .route(INFO, get(info))
-        .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
+        .route("/healthz", get(health))
         .route("/metrics", get(render))
         .route(CONNECT, get(connect))
         .route("/m/{id}", any(proxy::forward))
@@ -128,8 +130,31 @@ async fn list(State(shared): State<Shared>) -> Response {
     private(Json(Machines { machines }).into_response())
 }
 
+/// How a relay is that serves, but not as it should.
+#[derive(Serialize)]
+struct Health {
+    directory: String,
+    away_s: u64,
+}
+
+/// 204 when everything works. A node without a directory serves what it has, and says what it lacks: who asks
+/// whether to send clients here is not to be told no.
+async fn health(State(shared): State<Shared>) -> Response {
+    match shared.nodes.as_ref().and_then(|nodes| nodes.away()) {
+        Some((away, directory)) => {
+            private(Json(Health { directory, away_s: away.as_secs() }).into_response())
+        }
+        None => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
 fn with_uplink(shared: &Shared, mut status: Status) -> Status {
     status.uplink = shared.above.as_ref().and_then(|above| above.status(&status.id));
+    if status.node.is_some()
+        && let Some((away, _)) = shared.nodes.as_ref().and_then(|nodes| nodes.away())
+    {
+        status.as_of = Some((millis(wall_clock()) / 1000).saturating_sub(away.as_secs()));
+    }
     status
 }
 
@@ -161,6 +186,7 @@ async fn register(State(shared): State<Shared>, body: Body) -> Response {
         Ok(body) => body,
         Err(refused) => return refused,
     };
+    let runtime = Handle::current();
     let let_in = spawn_blocking(move || {
         let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
             Error::new(Kind::InvalidArgument, "the request is not the JSON it should be")
@@ -168,7 +194,13 @@ async fn register(State(shared): State<Shared>, body: Body) -> Response {
                 .source(error)
         })?;
         let id = wanted.id.parse()?;
+        if let Some(nodes) = &shared.nodes {
+            runtime.block_on(nodes.consult(&id))?;
+        }
         let token = shared.directory.let_in(&id, &wanted.name, wall_clock())?;
+        if let Some(nodes) = &shared.nodes {
+            runtime.block_on(nodes.claim(&id))?;
+        }
         let machine = shared.directory.status(&id)?;
         Ok(LetIn { machine, machine_token: token.expose().clone() })
     });
@@ -179,7 +211,16 @@ async fn register(State(shared): State<Shared>, body: Body) -> Response {
 }
 
 async fn remove(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
-    let removed = spawn_blocking(move || shared.directory.remove(&id.parse()?, wall_clock()));
+    let runtime = Handle::current();
+    let removed = spawn_blocking(move || {
+        let id = id.parse()?;
+        // First where the others learn of it: it is not removed by halves.
+        if let Some(nodes) = &shared.nodes {
+            shared.directory.status(&id)?;
+            runtime.block_on(nodes.remove(&id))?;
+        }
+        shared.directory.remove(&id, wall_clock())
+    });
     match done(removed.await) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => problem(&error),
@@ -199,7 +240,13 @@ async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     }
     let counts = shared.connections();
     let above = shared.above.as_ref().map(Above::online);
-    let text = metrics::render(&shared.counters, shared.directory.count(), above, counts);
+    let text = metrics::render(
+        &shared.counters,
+        shared.directory.count(),
+        above,
+        shared.nodes.as_deref(),
+        counts,
+    );
     let mut response = text.into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
-use crate::{above, tunnel};
+use crate::{above, nodes, tunnel};
 
 /// The TCP port of a relay, where none is given.
 pub const PORT: u16 = 3220;
@@ -46,6 +46,8 @@ pub struct Config {
     pub token: Option<Redacted<String>>,
     /// The relay that this one's machines are to be reached through, too. `None`: this is the last one.
     pub uplink: Option<above::Config>,
+    /// The other nodes of this relay. `None`: there are none.
+    pub nodes: Option<nodes::Config>,
     /// How much it takes on.
     pub limits: Limits,
 }
@@ -64,6 +66,7 @@ impl Config {
             state_dir: state_dir.into(),
             token: None,
             uplink: None,
+            nodes: None,
             limits: file.limits,
         }
     }

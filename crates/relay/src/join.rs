@@ -6,13 +6,14 @@ use std::time::Duration;
 use spaceport_transport::quic;
 use spaceport_types::{Error, Kind, Result};
 use spaceport_wire::relay::{
-    FromMachine, FromRelay, Goodbye, Head, Quic, Refusal, Register, Registered, VERSION,
+    FromMachine, FromRelay, Goodbye, Head, Quic, Reach, Refusal, Register, Registered, VERSION,
 };
 use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::sync::mpsc;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use crate::nodes;
 use crate::server::Shared;
 use crate::tunnel::{Carrier, Reader, Stream, Tunnel, read_head, write};
 use crate::wall_clock;
@@ -57,7 +58,10 @@ pub(crate) async fn serve(shared: Shared, tunnel: Tunnel) {
     };
     let patience = shared.limits.patience();
     let (mut control, register) = match timeout(patience, hear(&tunnel)).await {
-        Ok(Ok(heard)) => heard,
+        Ok(Ok((control, Who::Machine(register)))) => (control, register),
+        Ok(Ok((control, Who::Node(reach)))) => {
+            return nodes::answer(&shared, &tunnel, control, reach, joining).await;
+        }
         Ok(Err(error)) => {
             shared.counters.not_joined.add(1);
             return tracing::debug!(%error, "no machine");
@@ -97,12 +101,19 @@ pub(crate) async fn serve(shared: Shared, tunnel: Tunnel) {
     drop(left.await);
 }
 
+/// Who dials a relay.
+enum Who {
+    Machine(Register),
+    Node(Reach),
+}
+
 /// Who it is.
-async fn hear(tunnel: &Tunnel) -> Result<(Stream, Register)> {
+async fn hear(tunnel: &Tunnel) -> Result<(Stream, Who)> {
     let gone = || Error::new(Kind::Cancelled, "the machine left");
     let mut control = tunnel.accept().await.ok_or_else(gone)?;
     match read_head(&mut control).await? {
-        Head::Register(register) => Ok((control, register)),
+        Head::Register(register) => Ok((control, Who::Machine(register))),
+        Head::Reach(reach) => Ok((control, Who::Node(reach))),
         _ => Err(Error::new(Kind::InvalidArgument, "the first stream registers no machine")),
     }
 }
@@ -119,10 +130,19 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
         .hint("Install the same version of spaceport on both"));
     }
     check_hops(&register.hops, &shared.hop)?;
+    if let Some(nodes) = &shared.nodes {
+        nodes.consult(&register.machine).await?;
+    }
+    let machine_token = {
+        let (shared, register) = (shared.clone(), register.clone());
+        done(spawn_blocking(move || shared.directory.judge(&register, wall_clock())).await)?
+    };
+    if let Some(nodes) = &shared.nodes {
+        nodes.claim(&register.machine).await?;
+    }
     let (shared, tunnel, register) = (shared.clone(), tunnel.clone(), register.clone());
-    let judged = spawn_blocking(move || {
+    let arrived = spawn_blocking(move || {
         let now = wall_clock();
-        let machine_token = shared.directory.judge(&register, now)?;
         let (presence, bye) = shared.directory.arrive(&register, tunnel, now)?;
         let registered = Registered {
             machine_token,
@@ -135,7 +155,11 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
         };
         Ok((registered, presence, bye))
     });
-    judged.await.unwrap_or_else(|error| {
+    done(arrived.await)
+}
+
+fn done<T>(done: std::result::Result<Result<T>, JoinError>) -> Result<T> {
+    done.unwrap_or_else(|error| {
         Err(Error::new(Kind::Internal, "a machine could not be judged").source(error))
     })
 }
@@ -185,6 +209,7 @@ async fn attend(
             message = messages.next() => match message {
                 Ok(Some(FromMachine::Beat(_))) => heard = Instant::now(),
                 Ok(Some(FromMachine::Bye)) => return "it left",
+                Ok(Some(FromMachine::Proof(_))) => return "it said what only nodes say",
                 Ok(None) => return "the connection was closed",
                 Err(error) => {
                     tracing::debug!(%error, "what a machine says");
@@ -228,8 +253,32 @@ async fn attend(
     }
 }
 
+/// Sees that another node lives, until it does not. Returns why.
+pub(crate) async fn beat(control: Stream) -> &'static str {
+    let (receive, mut send): (ReadHalf<_>, WriteHalf<_>) = split(control);
+    let mut messages = Reader::<_, FromMachine>::new(receive);
+    let mut beats = interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut beat, mut heard) = (0_u64, Instant::now());
+    loop {
+        tokio::select! {
+            message = messages.next() => match message {
+                Ok(Some(FromMachine::Beat(_))) => heard = Instant::now(),
+                _ => return "it left",
+            },
+            _ = beats.tick() => {
+                beat += 1;
+                let said = timeout(SILENCE, write(&mut send, &FromRelay::Beat(beat))).await;
+                if heard.elapsed() > SILENCE || !matches!(said, Ok(Ok(()))) {
+                    return "it went silent";
+                }
+            }
+        }
+    }
+}
+
 /// Says something and waits until it has left.
-async fn say_last(control: &mut Stream, message: &FromRelay) -> Result<()> {
+pub(crate) async fn say_last(control: &mut Stream, message: &FromRelay) -> Result<()> {
     write(control, message).await?;
     control.shutdown().await?;
     // The other side answers by closing.

@@ -22,6 +22,7 @@ mod hop;
 mod join;
 pub mod media;
 mod metrics;
+pub mod nodes;
 mod proxy;
 mod server;
 pub mod tunnel;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use spaceport_transport::tcp;
 
+use crate::nodes::Nodes;
+
 /// One total.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -39,6 +41,12 @@ pub(crate) struct Counters {
     pub(crate) joined_websocket: Counter,
     /// Machines that were not let in.
     pub(crate) not_joined: Counter,
+    /// Rounds with the directory of the nodes.
+    pub(crate) renewals: Counter,
+    pub(crate) renewals_failed: Counter,
+    /// Nodes that were given a machine of this one, and those that were not.
+    pub(crate) nodes_served: Counter,
+    pub(crate) nodes_refused: Counter,
 }
 
 /// Renders all metrics of one relay.
@@ -46,6 +54,7 @@ pub(crate) fn render(
     counters: &Counters,
     (registered, online): (usize, usize),
     above: Option<usize>,
+    nodes: Option<&Nodes>,
     connections: tcp::Counts,
 ) -> String {
     #[rustfmt::skip]
@@ -64,6 +73,18 @@ pub(crate) fn render(
         ("connections_opening", "gauge", "Of those, such that have not sent the head of a request.", connections.opening as u64),
         ("connections_refused_total", "counter", "TCP connections that were refused or sent away.", connections.refused),
     ];
+    if let Some(nodes) = nodes {
+        #[rustfmt::skip]
+        rows.extend([
+            ("nodes", "gauge", "Nodes of this relay that live, this one among them.", nodes.count() as u64),
+            ("directory_up", "gauge", "Whether the directory of the nodes answers.", nodes.away().is_none().into()),
+            ("lease_renewals_total", "counter", "Times this node has renewed its lease in the directory.", counters.renewals.get()),
+            ("lease_renewals_failed_total", "counter", "Times it could not.", counters.renewals_failed.get()),
+            ("nodes_served_total", "counter", "Times another node was given a way to a machine here.", counters.nodes_served.get()),
+            ("nodes_refused_total", "counter", "Times it was not.", counters.nodes_refused.get()),
+            ("node_streams", "gauge", "Streams to machines at other nodes now.", nodes.streams() as u64),
+        ]);
+    }
     if let Some(above) = above {
         rows.push((
             "machines_online_above",

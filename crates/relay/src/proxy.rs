@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::server::Shared;
-use crate::tunnel::Stream;
+use crate::tunnel::{Stream, Tunnel};
 use crate::uplink::Via;
 
 /// Serves `/m/<id>` and everything below it.
@@ -83,7 +83,8 @@ async fn exchange(shared: &Shared, request: Request) -> Result<Response> {
         return Ok(to_folder(&machine, request.uri().query()));
     }
     let uri = inner_uri(request.uri(), path)?;
-    pass_on(shared, &machine, uri, None, request).await
+    let tunnel = shared.machines.find(&machine).await?;
+    pass_on(shared, &machine, &tunnel, uri, None, request).await
 }
 
 /// What another relay asks of a machine that it reaches through this one.
@@ -97,7 +98,9 @@ pub(crate) async fn forward_further(
     shared.counters.requests.add(1);
     let exchanged = async {
         let uri = inner_uri(request.uri(), request.uri().path())?;
-        pass_on(shared, machine, uri, Some(via.entry()), request).await
+        // Here alone: what came by another relay is not sent on to a third by guessing.
+        let tunnel = shared.directory.find(machine).await?;
+        pass_on(shared, machine, &tunnel, uri, Some(via.entry()), request).await
     };
     exchanged.await.unwrap_or_else(|error| {
         shared.counters.refused.add(1);
@@ -108,11 +111,11 @@ pub(crate) async fn forward_further(
 async fn pass_on(
     shared: &Shared,
     machine: &MachineId,
+    tunnel: &Tunnel,
     uri: Uri,
     entry: Option<Entry>,
     mut request: Request,
 ) -> Result<Response> {
-    let tunnel = shared.directory.find(machine).await?;
     let Ok(permit) = Arc::clone(&shared.requests).try_acquire_owned() else {
         return Err(Error::new(Kind::LimitExceeded, "the relay has as many requests as it takes")
             .with("limit", shared.limits.requests())

@@ -23,6 +23,7 @@ use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::tls::Certificate;
 use spaceport_transport::{Media, quic, whep};
 use spaceport_types::{Error, Kind, Redacted, Result};
+use spaceport_wire::relay::Quic;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{interval, sleep, timeout};
@@ -32,8 +33,9 @@ use crate::config::{Config, Limits};
 use crate::directory::Directory;
 use crate::media::Edge;
 use crate::metrics::Counters;
+use crate::nodes::{Nodes, Whereabouts};
 use crate::tunnel::ALPN;
-use crate::{api, join, wall_clock};
+use crate::{api, join, nodes, wall_clock};
 
 /// How often certificates are looked after, and refusals said.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -97,6 +99,10 @@ pub(crate) struct Parts {
     pub(crate) relay_id: String,
     /// The same in lists of hops, with where it is for whoever reads of a circle.
     pub(crate) hop: String,
+    /// Finds machines, wherever they are.
+    pub(crate) machines: Whereabouts,
+    /// The other nodes of this relay, if there are any.
+    pub(crate) nodes: Option<Arc<Nodes>>,
     /// The relay above, if there is one.
     pub(crate) above: Option<Above>,
     /// Others than this machine can connect.
@@ -132,10 +138,17 @@ impl Relay {
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
         let Config { listen, quic_port, webrtc_port, advertise, .. } = config;
-        let Config { public_url, tls, state_dir, token, uplink, limits, .. } = config;
+        let Config { public_url, tls, state_dir, token, uplink, nodes, limits, .. } = config;
         let public_url = public_url.map(|url| origin(&url)).transpose()?;
         let tls =
             tls.map(|(certificate, key)| Certificate::load(&certificate, &key)).transpose()?;
+        if nodes.is_some() && token.is_none() {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                "nodes of one relay have one registration token, and none was given",
+            )
+            .hint("Give each the same by `--token-file` or in `SPACEPORT_RELAY_TOKEN`"));
+        }
         let (token, token_file) = registration_token(token, &state_dir)?;
         let directory =
             Directory::open(&state_dir, &token, limits.machines, limits.grace(), wall_clock())?;
@@ -143,7 +156,19 @@ impl Relay {
         let address = listener.local_addr()?;
         let kept = state_dir.join("quic-certificate.json");
         let (sender, links) = mpsc::channel(UNTAKEN);
-        let edge = Edge::new(Arc::new(directory.clone()), Edge::limits());
+        let relay_id = random_id()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let own = format!("{scheme}://{address}");
+        let of_nodes = nodes.as_ref().map(|nodes| nodes.secret.clone());
+        let nodes = match &nodes {
+            Some(nodes) => {
+                let (directory, limits) = (directory.clone(), limits.tunnel());
+                Some(Arc::new(Nodes::new(nodes, relay_id.clone(), &own, directory, limits)?))
+            }
+            None => None,
+        };
+        let machines = Whereabouts { directory: directory.clone(), nodes: nodes.clone() };
+        let edge = Edge::new(Arc::new(machines.clone()), Edge::limits());
         let (endpoint, driver) =
             bind_quic(address, quic_port, &kept, limits, (sender, edge.media()))?;
         let mut peers = whep::Config::default();
@@ -157,20 +182,27 @@ impl Relay {
         peers.tcp = tls.is_none().then_some(address);
         peers.max_viewers = VIEWERS;
         let whep = whep::bind(peers)?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoints = Endpoints {
             http: address,
             quic: endpoint.local_addr(),
             webrtc: SocketAddr::new(address.ip(), whep.0.local_addr().port()),
-            url: public_url.clone().unwrap_or_else(|| format!("{scheme}://{address}")),
+            url: public_url.clone().unwrap_or(own),
             token_file,
         };
         private::replace_json(&state_dir.join("endpoints.json"), &endpoints)?;
-        let relay_id = random_id()?;
+        if let Some(nodes) = &nodes {
+            let certificates = endpoint.identity().hashes();
+            let quic = Quic { port: endpoints.quic.port(), certificates };
+            nodes.enter(endpoints.url.clone(), quic);
+        }
         let hop = format!("{relay_id}@{}", endpoints.url.split_once("://").map_or("", |it| it.1));
         let above = match uplink {
             Some(uplink) => {
-                let secret = kept_secret(&state_dir.join("uplink-secret"), "cus_")?;
+                // Machines that move from node to node are the same ones there.
+                let secret = match of_nodes {
+                    Some(secret) => secret,
+                    None => kept_secret(&state_dir.join("uplink-secret"), "cus_")?,
+                };
                 Some(Above::new(uplink, secret, hop.clone()))
             }
             None => None,
@@ -186,6 +218,8 @@ impl Relay {
             public_url,
             relay_id,
             hop,
+            machines,
+            nodes,
             above,
             guarded: !address.ip().is_loopback(),
             connections: OnceLock::new(),
@@ -228,6 +262,11 @@ impl Relay {
             }
         };
         let above = tokio::spawn(above);
+        let (part, parting) = watch::channel(false);
+        let nodes = shared.nodes.clone().map(|nodes| {
+            let counters = Arc::clone(&shared.counters);
+            tokio::spawn(async move { nodes::sync::run(&nodes, &counters, parting).await })
+        });
         let mut config = tcp::Config::default();
         config.connections = limits.connections;
         config.opening = limits.opening;
@@ -249,6 +288,9 @@ impl Relay {
                 _ = sweeps.tick() => {
                     connections.report();
                     shared.edge.sweep();
+                    if let Some(nodes) = &shared.nodes {
+                        nodes.sweep();
+                    }
                     keep(shared.quic.identity(), &kept);
                     renew(tls.as_ref());
                 }
@@ -263,6 +305,10 @@ impl Relay {
         connections.drain(limits.drain()).await;
         stop.send_replace(true);
         drop(timeout(FAREWELL, above).await);
+        part.send_replace(true);
+        if let Some(nodes) = nodes {
+            drop(timeout(FAREWELL, nodes).await);
+        }
         shared.directory.stop();
         let gone = async {
             while shared.directory.count().1 > 0 {

@@ -16,6 +16,7 @@ pub mod packet;
 pub mod pb;
 pub mod relay;
 pub mod relay_media;
+pub mod relay_nodes;
 pub mod sealed;
 pub mod status;
 pub mod stream;

@@ -36,6 +36,9 @@ pub enum Head {
     Resume(relay_media::Resume),
     /// Pictures of a session. They follow.
     Watch(relay_media::Watch),
+    /// A node wants a machine that this one has. The first stream of a tunnel, opened by the node; messages
+    /// follow, and further streams are as those that a relay opens to a machine.
+    Reach(Reach),
 }
 
 /// A machine that wants to be reached through a relay.
@@ -81,6 +84,31 @@ pub struct Http {
     pub entry: Option<Entry>,
 }
 
+/// A node of a relay, which wants one of the machines that another node has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// The version of this protocol.
+    pub version: u32,
+    /// Which machine.
+    pub machine: MachineId,
+    /// Which node asks.
+    pub node: String,
+    /// What the other node is to prove itself with.
+    pub nonce: String,
+    /// Where clients come in at the node that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+}
+
+/// The answer to [`Reach`]: a node shows that it is one, and has the other show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// What the asking node is to prove itself with.
+    pub nonce: String,
+    /// HMAC-SHA-256 by the secret of the nodes, in hexadecimal, over what `docs/relay.md` says.
+    pub proof: String,
+}
+
 /// Where clients come in at a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -114,16 +142,22 @@ pub enum FromRelay {
     Beat(u64),
     /// The relay ends the tunnel. The last message.
     Bye(Goodbye),
+    /// To a node: this is one, too.
+    Challenge(Challenge),
+    /// To a node: the machine is reached by this tunnel from now on.
+    Reached,
 }
 
 /// What a machine says there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "payload", rename_all = "snake_case")]
 pub enum FromMachine {
     /// The answer to [`FromRelay::Beat`].
     Beat(u64),
     /// The machine leaves, and is not coming back by itself. The last message.
     Bye,
+    /// A node's answer to [`FromRelay::Challenge`].
+    Proof(String),
 }
 
 /// How a machine is reached from now on.
@@ -311,6 +345,8 @@ mod tests {
     fn messages_of_both_sides_go_there_and_back() {
         for message in [
             FromRelay::Beat(7),
+            FromRelay::Reached,
+            FromRelay::Challenge(Challenge { nonce: "n".into(), proof: "ab".into() }),
             FromRelay::Bye(Goodbye::Replaced),
             FromRelay::Refused(Refusal::from(&Error::new(Kind::Unauthenticated, "no"))),
             FromRelay::Registered(Registered {
@@ -322,7 +358,7 @@ mod tests {
         ] {
             assert_eq!(FromRelay::parse(&message.to_json()), Ok(message));
         }
-        for message in [FromMachine::Beat(7), FromMachine::Bye] {
+        for message in [FromMachine::Beat(7), FromMachine::Bye, FromMachine::Proof("ab".into())] {
             assert_eq!(FromMachine::parse(&message.to_json()), Ok(message));
         }
     }

@@ -10,6 +10,8 @@ mod rcdp_control;
 mod relay_heads;
 #[path = "../../../tests/fuzz/properties/relay_media.rs"]
 mod relay_media;
+#[path = "../../../tests/fuzz/properties/relay_nodes.rs"]
+mod relay_nodes;
 #[path = "../../../tests/fuzz/replay.rs"]
 mod replay;
 #[path = "../../../tests/fuzz/properties/sealed_frame.rs"]
@@ -45,6 +47,11 @@ fn rcdp_control_seeds_hold() {
 #[test]
 fn relay_heads_seeds_hold() {
     replay::replay("relay_heads", relay_heads::check);
+}
+
+#[test]
+fn relay_nodes_seeds_hold() {
+    replay::replay("relay_nodes", relay_nodes::check);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -21,9 +21,11 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use self::record::{Record, Records, seconds};
+pub(crate) use self::record::Record;
+use self::record::{Records, seconds};
 use crate::audit::{Audit, Event};
 use crate::media::Machines;
+use crate::nodes::Holder;
 use crate::tunnel::{Carrier, Tunnel};
 use crate::uplink;
 
@@ -59,11 +61,15 @@ enum State {
         since: SystemTime,
         /// Tells one connection of a machine from the next.
         number: u64,
+        /// The same, as the machine counts them: at whichever node.
+        serial: u64,
         /// The relays that are between.
         hops: Vec<String>,
         /// Ends it.
         bye: Option<oneshot::Sender<Goodbye>>,
     },
+    /// At another node, as that one says.
+    Elsewhere(Holder),
     Offline {
         since: SystemTime,
         /// When it left, or the relay was started.
@@ -96,15 +102,38 @@ pub struct Status {
     /// How it is at the relay above, where there is one and while it is online.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink: Option<uplink::Status>,
+    /// The node of this relay that has it, when it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Until when that was known, in seconds since 1970, while the directory of the nodes is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<u64>,
 }
 
 /// A machine that is connected to this relay.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
+    /// Tells one connection of the machine from the next.
+    pub(crate) number: u64,
+    /// The same, as the machine counts them.
+    pub(crate) serial: u64,
+    /// In seconds since 1970.
+    pub(crate) since: u64,
     pub(crate) name: String,
     pub(crate) software: String,
     /// The relays that are between.
     pub(crate) hops: Vec<String>,
+}
+
+/// Where a machine is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// It is connected to this relay.
+    Here(Tunnel),
+    /// It is connected to another node of it.
+    There(Holder),
+    /// It is not, and since when; and when this relay began to miss it.
+    Nowhere(SystemTime, Instant),
 }
 
 impl Machines for Directory {
@@ -279,8 +308,8 @@ impl Directory {
             let machine =
                 machines.get_mut(&wanted.machine).ok_or_else(|| unknown(&wanted.machine))?;
             let changed = machine.record.described(&wanted.name, &wanted.software);
-            let hops = wanted.hops.clone();
-            let state = State::Online { tunnel, since: now, number, hops, bye: Some(bye) };
+            let (serial, hops) = (wanted.serial, wanted.hops.clone());
+            let state = State::Online { tunnel, since: now, number, serial, hops, bye: Some(bye) };
             let before = std::mem::replace(&mut machine.state, state);
             before.end(Goodbye::Replaced);
             if changed {
@@ -305,8 +334,9 @@ impl Directory {
     pub async fn find(&self, id: &MachineId) -> Result<Tunnel> {
         let mut changed = self.inner.changed.subscribe();
         let (since, left) = match self.look(id)? {
-            Ok(tunnel) => return Ok(tunnel),
-            Err(offline) => offline,
+            Place::Here(tunnel) => return Ok(tunnel),
+            Place::There(holder) => return Err(elsewhere(id, &holder)),
+            Place::Nowhere(since, left) => (since, left),
         };
         let coming = async {
             loop {
@@ -314,8 +344,8 @@ impl Directory {
                     return std::future::pending().await;
                 }
                 match self.look(id) {
-                    Ok(Ok(tunnel)) => return Ok(tunnel),
-                    Ok(Err(_)) => {}
+                    Ok(Place::Here(tunnel)) => return Ok(tunnel),
+                    Ok(Place::There(_) | Place::Nowhere(..)) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -324,15 +354,20 @@ impl Directory {
         timeout(patience, coming).await.unwrap_or_else(|_| Err(offline(id, since)))
     }
 
-    /// A machine's tunnel, or since when there is none.
-    fn look(&self, id: &MachineId) -> Result<std::result::Result<Tunnel, (SystemTime, Instant)>> {
+    /// Where a machine is.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`.
+    pub(crate) fn look(&self, id: &MachineId) -> Result<Place> {
         let machines = self.lock();
         let machine = machines.get(id).ok_or_else(|| unknown(id))?;
         Ok(match &machine.state {
-            State::Online { tunnel, .. } if !tunnel.is_closed() => Ok(tunnel.clone()),
+            State::Online { tunnel, .. } if !tunnel.is_closed() => Place::Here(tunnel.clone()),
             // Its task gets to it in a moment.
-            State::Online { .. } => Err((SystemTime::UNIX_EPOCH, Instant::now())),
-            State::Offline { since, left } => Err((*since, *left)),
+            State::Online { .. } => Place::Nowhere(SystemTime::UNIX_EPOCH, Instant::now()),
+            State::Elsewhere(holder) => Place::There(holder.clone()),
+            State::Offline { since, left } => Place::Nowhere(*since, *left),
         })
     }
 
@@ -340,11 +375,13 @@ impl Directory {
     pub(crate) fn present(&self) -> BTreeMap<MachineId, Present> {
         let machines = self.lock();
         let present = machines.iter().filter_map(|(id, machine)| match &machine.state {
-            State::Online { hops, .. } => {
+            State::Online { number, serial, since, hops, .. } => {
                 let Record { name, software, .. } = machine.record.clone();
-                Some((id.clone(), Present { name, software, hops: hops.clone() }))
+                let (number, serial, since) = (*number, *serial, seconds(*since));
+                let hops = hops.clone();
+                Some((id.clone(), Present { number, serial, since, name, software, hops }))
             }
-            State::Offline { .. } => None,
+            State::Elsewhere(_) | State::Offline { .. } => None,
         });
         present.collect()
     }
@@ -352,6 +389,107 @@ impl Directory {
     /// Whether a machine is registered.
     pub(crate) fn knows(&self, id: &MachineId) -> bool {
         self.lock().contains_key(id)
+    }
+
+    /// What is kept of a machine.
+    pub(crate) fn record(&self, id: &MachineId) -> Option<Record> {
+        self.lock().get(id).map(|machine| machine.record.clone())
+    }
+
+    /// What is kept of machines that are not among these.
+    pub(crate) fn beyond(&self, known: &BTreeSet<MachineId>) -> Vec<(MachineId, Record)> {
+        let machines = self.lock();
+        let beyond = machines.iter().filter(|(id, _)| !known.contains(*id));
+        beyond.map(|(id, machine)| (id.clone(), machine.record.clone())).collect()
+    }
+
+    /// Takes what the nodes agree on: who is registered, and who was removed. Their word is the last one.
+    pub(crate) fn learn(&self, agreed: impl IntoIterator<Item = (MachineId, Option<Record>)>) {
+        let now = crate::wall_clock();
+        let mut removed = Vec::new();
+        {
+            let mut machines = self.lock();
+            let mut is_news = false;
+            for (id, record) in agreed {
+                let has_room = machines.len() < self.inner.max;
+                match (record, machines.get_mut(&id)) {
+                    (Some(record), Some(known)) if known.record == record => {}
+                    (Some(record), Some(known)) => {
+                        if known.record.token != record.token {
+                            // That id is another machine's, and was so first.
+                            let offline = State::Offline { since: now, left: Instant::now() };
+                            std::mem::replace(&mut known.state, offline).end(Goodbye::Removed);
+                        }
+                        known.record = record;
+                        is_news = true;
+                    }
+                    (Some(record), None) if has_room => {
+                        let state = State::Offline { since: now, left: Instant::now() };
+                        machines.insert(id, Machine { record, state });
+                        is_news = true;
+                    }
+                    (None, Some(_)) => {
+                        if let Some(machine) = machines.remove(&id) {
+                            machine.state.end(Goodbye::Removed);
+                        }
+                        removed.push(id);
+                        is_news = true;
+                    }
+                    (_, None) => {}
+                }
+            }
+            if !is_news {
+                return;
+            }
+            // What is agreed on holds whether it is written down here or not.
+            drop(self.keep(&machines).inspect_err(|error| {
+                tracing::warn!(%error, "the list of machines could not be kept");
+            }));
+        }
+        for id in removed {
+            self.inner.audit.record(Event::Removed, &id, [], now);
+        }
+        self.tell();
+    }
+
+    /// Takes who is at which other node. Those that are here are here.
+    pub(crate) fn place(&self, mut there: BTreeMap<MachineId, Holder>) {
+        let (since, left) = (crate::wall_clock(), Instant::now());
+        let mut is_news = false;
+        for (id, machine) in self.lock().iter_mut() {
+            let state = match (&machine.state, there.remove(id)) {
+                (State::Online { .. }, _) | (State::Offline { .. }, None) => continue,
+                (State::Elsewhere(before), Some(holder)) if *before == holder => continue,
+                (_, Some(holder)) => State::Elsewhere(holder),
+                (State::Elsewhere(_), None) => State::Offline { since, left },
+            };
+            machine.state = state;
+            is_news = true;
+        }
+        if is_news {
+            self.tell();
+        }
+    }
+
+    /// Ends a machine's connection, since it has made a later one to another node.
+    pub(crate) fn replaced(&self, id: &MachineId, connection: u64) {
+        if let Some(machine) = self.lock().get_mut(id)
+            && let State::Online { number, bye, .. } = &mut machine.state
+            && *number == connection
+            && let Some(bye) = bye.take()
+        {
+            let _ = bye.send(Goodbye::Replaced);
+        }
+    }
+
+    /// How many machines there may be.
+    pub(crate) fn most(&self) -> usize {
+        self.inner.max
+    }
+
+    /// How long one that has just gone is waited for.
+    pub(crate) fn grace(&self) -> Duration {
+        self.inner.grace
     }
 
     /// Changes whenever a machine comes, goes or is removed.
@@ -429,20 +567,23 @@ impl Directory {
 
 impl Machine {
     fn status(&self, id: &MachineId) -> Status {
-        let (online, since, tunnel) = match &self.state {
-            State::Online { tunnel, since, .. } => (true, *since, Some(tunnel)),
-            State::Offline { since, .. } => (false, *since, None),
+        let (online, since, tunnel, node) = match &self.state {
+            State::Online { tunnel, since, .. } => (true, seconds(*since), Some(tunnel), None),
+            State::Elsewhere(holder) => (true, holder.since, None, Some(holder.url.to_string())),
+            State::Offline { since, .. } => (false, seconds(*since), None, None),
         };
         Status {
             id: id.clone(),
             name: self.record.name.clone(),
             online,
-            since: seconds(since),
+            since,
             carrier: tunnel.map(Tunnel::carrier),
             requests: tunnel.map(Tunnel::streams),
             software: self.record.software.clone(),
             registered: self.record.registered,
             uplink: None,
+            node,
+            as_of: None,
         }
     }
 }
@@ -485,7 +626,7 @@ impl Drop for Presence {
     }
 }
 
-fn taken(id: &MachineId) -> Error {
+pub(crate) fn taken(id: &MachineId) -> Error {
     Error::new(Kind::PermissionDenied, format!("the id `{id}` is another machine's"))
         .with("machine", id)
         .hint(
@@ -500,7 +641,7 @@ fn unknown(id: &MachineId) -> Error {
         .hint("Look at the id that `spaceport serve --relay` printed")
 }
 
-fn offline(id: &MachineId, since: SystemTime) -> Error {
+pub(crate) fn offline(id: &MachineId, since: SystemTime) -> Error {
     let error =
         Error::new(Kind::Relay, format!("the machine `{id}` is not connected to the relay"))
             .with("machine", id)
@@ -510,6 +651,12 @@ fn offline(id: &MachineId, since: SystemTime) -> Error {
         0 => error,
         since => error.with("offline_since", since),
     }
+}
+
+fn elsewhere(id: &MachineId, holder: &Holder) -> Error {
+    Error::new(Kind::Relay, format!("the machine `{id}` is at another node of the relay"))
+        .with("machine", id)
+        .with("node", &holder.url)
 }
 
 /// Whether a token that a machine has made is as long as ours are: nobody guesses it then.

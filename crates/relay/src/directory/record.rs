@@ -12,15 +12,15 @@ use spaceport_types::{MachineId, Result};
 use super::short;
 
 /// One machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) name: String,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) name: String,
     #[serde(default)]
-    pub(super) software: String,
+    pub(crate) software: String,
     /// SHA-256 of its token. The token has 256 random bits, so there is nothing to guess it by.
-    pub(super) token: Digest,
+    pub(crate) token: Digest,
     /// Seconds since 1970.
-    pub(super) registered: u64,
+    pub(crate) registered: u64,
 }
 
 /// The file that has them all.
@@ -30,7 +30,7 @@ pub(super) struct Records {
 }
 
 impl Record {
-    pub(super) fn new(name: &str, token: &str, now: SystemTime) -> Self {
+    pub(crate) fn new(name: &str, token: &str, now: SystemTime) -> Self {
         let (name, token) = (short(name), Digest(hash(token)));
         Self { name, software: String::new(), token, registered: seconds(now) }
     }

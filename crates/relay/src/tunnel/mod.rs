@@ -188,8 +188,7 @@ impl Tunnel {
     /// Gives the other side all the room that it is to have, now that it is known who that is.
     pub(crate) fn admit(&self) {
         match &self.inner.way {
-            // yamux cannot tell; what streams that nobody has taken may hold is bounded there.
-            Way::Mux(_) => {}
+            Way::Mux(mux) => mux.admit(),
             Way::Link(link) => link.admit(),
         }
     }

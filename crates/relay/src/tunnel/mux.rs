@@ -5,6 +5,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use spaceport_types::Result;
@@ -21,10 +23,13 @@ use super::{Limits, Side, closed};
 /// somebody who has not said who it is can send on each is held in memory.
 const fn unaccepted(side: Side) -> usize {
     match side {
-        Side::Machine => 64,
+        Side::Machine => UNACCEPTED,
         Side::Relay => 4,
     }
 }
+
+/// Their most.
+const UNACCEPTED: usize = 64;
 
 /// Streams that wait to be opened; each is a task that waits for it.
 const UNOPENED: usize = 64;
@@ -38,6 +43,8 @@ pub(super) struct Mux {
     closing: watch::Sender<bool>,
     /// True once the connection is gone.
     ended: watch::Receiver<bool>,
+    /// How many streams may wait to be accepted.
+    room: Arc<AtomicUsize>,
     task: AbortHandle,
 }
 
@@ -52,16 +59,17 @@ impl Mux {
         };
         let connection = Connection::new(io.compat(), config(limits), mode);
         let (open, opening) = mpsc::channel(UNOPENED);
-        let (accept, accepted) = mpsc::channel(unaccepted(side));
+        let (accept, accepted) = mpsc::channel(UNACCEPTED);
+        let room = Arc::new(AtomicUsize::new(unaccepted(side)));
         let (closing, asked) = watch::channel(false);
         let (end, ended) = watch::channel(false);
-        let driver = Driver { connection, opening, waiting: None, accept };
+        let driver = Driver { connection, opening, waiting: None, accept, room: Arc::clone(&room) };
         let task = tokio::spawn(async move {
             driver.run(asked).await;
             end.send_replace(true);
         });
         let task = task.abort_handle();
-        Self { open, accepted: Mutex::new(accepted), closing, ended, task }
+        Self { open, accepted: Mutex::new(accepted), closing, ended, room, task }
     }
 
     pub(super) async fn open(&self) -> Result<Stream> {
@@ -81,6 +89,11 @@ impl Mux {
 
     pub(super) fn is_closed(&self) -> bool {
         *self.ended.borrow() || self.ended.has_changed().is_err()
+    }
+
+    /// Lets as many streams wait as at a machine, now that it is known who is there.
+    pub(super) fn admit(&self) {
+        self.room.store(UNACCEPTED, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
@@ -116,6 +129,7 @@ struct Driver<T> {
     /// Who asked for a stream that cannot be opened yet.
     waiting: Option<oneshot::Sender<Stream>>,
     accept: mpsc::Sender<Stream>,
+    room: Arc<AtomicUsize>,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
@@ -140,7 +154,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
             // This also moves everything that is written and read.
             match self.connection.poll_next_inbound(cx) {
                 Poll::Ready(Some(Ok(stream))) => {
-                    if self.accept.try_send(stream).is_err() {
+                    let waiting = self.accept.max_capacity() - self.accept.capacity();
+                    let is_full = waiting >= self.room.load(Ordering::Relaxed);
+                    if is_full || self.accept.try_send(stream).is_err() {
                         tracing::warn!("streams come faster than they are taken; one was refused");
                     }
                     continue;

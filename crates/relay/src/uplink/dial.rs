@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_INFO: usize = 64 << 10;
 
 /// A tunnel, and what it needs to be there.
-pub(super) struct Dialled {
-    pub(super) tunnel: Tunnel,
+pub(crate) struct Dialled {
+    pub(crate) tunnel: Tunnel,
     /// The socket of a QUIC connection.
     _client: Option<Client>,
 }
@@ -87,7 +87,8 @@ async fn quic(relay: &Origin, port: &QuicPort, limits: Limits) -> Result<Dialled
     Err(last.unwrap_or_else(|| unresolved(relay)))
 }
 
-async fn websocket(relay: &Origin, limits: Limits) -> Result<Dialled> {
+/// The same by a WebSocket alone.
+pub(crate) async fn websocket(relay: &Origin, limits: Limits) -> Result<Dialled> {
     let stream = tls::connect(relay.host(), relay.port(), relay.is_secure()).await?;
     // The scheme is not looked at any more; the host is what is said to the relay.
     let link = link::connect(stream, &format!("ws://{}{CONNECT}", relay.authority())).await?;

@@ -9,7 +9,7 @@
 //! answered to them.
 
 mod backoff;
-mod dial;
+pub(crate) mod dial;
 mod origin;
 pub(crate) mod serve;
 
@@ -214,11 +214,11 @@ impl Uplink {
 }
 
 /// The stream of a registration: what the relay says, and what is said to it.
-type Control = (Reader<ReadHalf<Stream>, FromRelay>, WriteHalf<Stream>);
+pub(crate) type Control = (Reader<ReadHalf<Stream>, FromRelay>, WriteHalf<Stream>);
 
 /// Why a connection is over.
 #[derive(Debug)]
-struct Lost {
+pub(crate) struct Lost {
     error: Error,
     /// It was there: the machine was reachable.
     was_online: bool,
@@ -381,7 +381,7 @@ impl Driver {
         match answer {
             FromRelay::Registered(registered) => Ok(((messages, send), registered)),
             FromRelay::Refused(refusal) => Err(refusal.into()),
-            FromRelay::Bye(_) | FromRelay::Beat(_) => Err(gone()),
+            _ => Err(gone()),
         }
     }
 
@@ -407,7 +407,10 @@ impl Driver {
 }
 
 /// Answers the relay's questions, until it is silent or says goodbye.
-async fn attend((mut messages, mut send): Control, mut stopping: watch::Receiver<bool>) -> Lost {
+pub(crate) async fn attend(
+    (mut messages, mut send): Control,
+    mut stopping: watch::Receiver<bool>,
+) -> Lost {
     let mut silent = Instant::now() + SILENCE;
     let lost = || Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"));
     let mut stop = std::pin::pin!(async { drop(stopping.wait_for(|&stopping| stopping).await) });
@@ -422,7 +425,8 @@ async fn attend((mut messages, mut send): Control, mut stopping: watch::Receiver
                     }
                 }
                 Ok(Some(FromRelay::Bye(why))) => return goodbye(why),
-                Ok(Some(FromRelay::Registered(_) | FromRelay::Refused(_))) => {}
+                // What else there is was said before, if at all.
+                Ok(Some(_)) => {}
                 Ok(None) => return lost(),
                 Err(error) => {
                     let lost = Error::new(Kind::Relay, "the connection to the relay was lost");

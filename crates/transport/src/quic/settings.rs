@@ -27,6 +27,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(6);
 /// The same for a link: a server that was started again can say so only in answer to something.
 const LINK_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
+/// How long the other end of a link may be silent. Each of its answers is asked for several times by then; a
+/// machine whose node has died is to be at the next one soon, and one that was too hasty is back at once.
+const LINK_IDLE: Duration = Duration::from_secs(6);
+
 /// Bytes sent and not acknowledged, of one viewer. A gigabit over 60 ms, and what a stalled viewer costs.
 const SEND_WINDOW: u64 = 8 << 20;
 
@@ -173,6 +177,7 @@ pub(super) fn link(
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .max_concurrent_bidi_streams(windows.streams.into())
         .keep_alive_interval(Some(LINK_KEEP_ALIVE))
+        .max_idle_timeout(IdleTimeout::try_from(LINK_IDLE).ok())
         .datagram_receive_buffer_size(None);
     speaking(verifier, alpn, transport)
 }
