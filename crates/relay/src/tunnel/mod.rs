@@ -321,6 +321,19 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_to_a_side_that_reads_nothing_any_more_still_closes() {
+        let (near, _far) = tokio::io::duplex(256);
+        let machine = Tunnel::over(near, Carrier::Memory, Side::Machine, Limits::default());
+        let mut stream = machine.open(&HEAD).await.unwrap();
+        // More than the pipe holds, so that the goodbye has to wait behind it.
+        stream.write_all(&[1; 4096]).await.unwrap();
+        machine.close();
+        timeout(PATIENCE, machine.closed()).await.expect("it closes by itself");
+        assert!(machine.is_closed());
+        assert!(stream.write_all(&[1; 4096]).await.is_err());
+    }
+
     #[tokio::test]
     async fn a_head_that_is_none_is_an_error() {
         for bytes in

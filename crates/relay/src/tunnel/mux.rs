@@ -8,11 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use spaceport_types::Result;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 use yamux::{Config, Connection, ConnectionError, Mode, Stream};
 
@@ -33,6 +35,9 @@ const UNACCEPTED: usize = 64;
 
 /// Streams that wait to be opened; each is a task that waits for it.
 const UNOPENED: usize = 64;
+
+/// How long the other side has to take the goodbye. Then the connection is dropped as it is.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Streams that the other side may have open, beyond those of this side.
 const OF_OTHERS: usize = 256;
@@ -142,7 +147,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         };
         let ended = match ended {
             Some(ended) => ended,
-            None => poll_fn(|cx| self.connection.poll_close(cx)).await,
+            // Saying goodbye waits until the other side has taken all that was written, which it may never do.
+            None => {
+                let closing = timeout(FAREWELL, poll_fn(|cx| self.connection.poll_close(cx)));
+                closing.await.unwrap_or(Ok(()))
+            }
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "the connection of a tunnel failed");
