@@ -20,7 +20,7 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(20);
 
 /// Where each is provoked.
-const TABLE: [(Cause, &str); 17] = [
+const TABLE: [(Cause, &str); 19] = [
     (Cause::UdpBlocked, "tests/blocked_networks.rs"),
     (Cause::RelayUnreachable, ""),
     (Cause::IceFailed, "crates/transport/src/whep/peer.rs"),
@@ -38,6 +38,8 @@ const TABLE: [(Cause, &str); 17] = [
     (Cause::ViewerTooSlow, ""),
     (Cause::TooManyViewers, "crates/session/src/sessions.rs"),
     (Cause::GuestOffline, "tests/blocked_networks.rs"),
+    (Cause::PublishRefused, "tests/publish.rs"),
+    (Cause::PublishUnavailable, "tests/publish.rs"),
 ];
 
 fn word(cause: Cause) -> String {

@@ -75,6 +75,11 @@ impl Script {
         writeln!(self.input, "{what}").unwrap();
     }
 
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Tells it to go on.
     pub fn go_on(&mut self) {
         self.input.write_all(b"\n").unwrap();

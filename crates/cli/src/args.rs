@@ -46,6 +46,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Show this machine's desktop: be a Space.
     Serve(Serve),
+    /// Send this machine's desktop, or one window, to an SFU over WHIP.
+    Publish(crate::publish::Publish),
     /// Bring machines behind NAT to clients and viewers.
     Relay(crate::relay::Relay),
     /// Say which displays, encoders and ports work here, and why not.
@@ -294,6 +296,8 @@ pub(crate) struct Environment {
     pub(crate) directory: Option<Redacted<String>>,
     /// By which they know each other.
     pub(crate) node_secret: Option<Redacted<String>>,
+    /// Opens a WHIP endpoint.
+    pub(crate) whip_token: Option<Redacted<String>>,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// Where the Spaces of this user are listed.
@@ -322,6 +326,7 @@ impl Environment {
             uplink_token: read("SPACEPORT_UPLINK_TOKEN").map(Redacted::new),
             directory: read("SPACEPORT_DIRECTORY").map(Redacted::new),
             node_secret: read("SPACEPORT_NODE_SECRET").map(Redacted::new),
+            whip_token: read("SPACEPORT_WHIP_TOKEN").map(Redacted::new),
             state_dir: read("SPACEPORT_STATE_DIR")
                 .map_or_else(|| base.join("spaceport"), PathBuf::from),
             home: read("HOME").map(PathBuf::from),

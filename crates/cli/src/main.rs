@@ -8,6 +8,7 @@ mod doctor;
 mod errors;
 mod mcp;
 mod progress;
+mod publish;
 mod relay;
 mod render;
 mod serve;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),
+        Verb::Publish(publish) => publish::run(&publish, json),
         Verb::Relay(relay) => relay::run(&relay, json),
         Verb::Doctor(doctor) => doctor::run(&doctor, json),
         // What asks a person elsewhere is data for an agent.

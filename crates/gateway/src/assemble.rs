@@ -13,17 +13,16 @@ use ::http::{HeaderName, Method};
 use axum::Router;
 use axum::middleware;
 use serde::Serialize;
+use spaceport_media::clock;
 use spaceport_media::demo::Demo;
-use spaceport_media::windows::Windows;
-use spaceport_media::{capture, clock, encode, pipeline};
 use spaceport_relay::media::Guest;
 use spaceport_relay::uplink;
-use spaceport_session::{Limits, Policy, Sessions};
+use spaceport_session::Policy;
 use spaceport_teleport::consent::Desk;
 use spaceport_teleport::inbox::Inbox;
 use spaceport_transport::tcp::{self, Connections};
 use spaceport_transport::{Media, quic, websocket, whep};
-use spaceport_types::{Error, Kind, MediaKey, Redacted, Result, Size};
+use spaceport_types::{Error, Kind, MediaKey, Redacted, Result};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::interval;
@@ -32,11 +31,10 @@ use tower_http::cors::{Any, CorsLayer};
 use crate::auth::{self, Auth};
 use crate::config::{Config, read_private, write_private};
 use crate::gate::Gate;
-use crate::launcher::Launcher;
 use crate::machine::Facts;
+use crate::producer::{self, Producer};
 use crate::service::{Service, blocking};
 use crate::storage::Storage;
-use crate::targets::Targets;
 use crate::teleport::{self, Teleport};
 use crate::{consent, files, grpc, http};
 
@@ -48,9 +46,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often imports that have expired are looked for; the public contract's promise.
 const IMPORT_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-
-/// The size of the demo desktop.
-const DEMO_SIZE: Size = Size::new(1280, 720);
 
 /// Where a gateway can be reached, as bound.
 #[derive(Clone, Debug, Serialize)]
@@ -97,27 +92,11 @@ impl Gateway {
     ///
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
-        let mut preference = encode::Preference::default();
-        preference.encoder = config.encoder.clone();
-        preference.check()?;
+        let preference = producer::encoder(&config)?;
         let token = config.resolve_token()?;
         let auth = Arc::new(Auth::new(&token));
-        let demo = if config.demo { Some(start_demo().await?) } else { None };
-
-        let mut capture = capture::Config::default();
-        capture.display = config.display.clone();
-        if let Some(demo) = &demo {
-            capture.display = Some(demo.display().to_owned());
-            capture.framebuffer = Some(demo.framebuffer().to_owned());
-        }
-        let windows = Windows::new(capture.display.as_deref());
-        capture.windows = Some(windows.clone());
-        let targets = Targets { capture: capture.clone(), test_pattern: config.test_pattern };
-        let mut pipelines = pipeline::Config::default();
-        pipelines.capture = capture;
-        pipelines.encoder = preference.clone();
-        let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
-        let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
+        let Producer { demo, windows, targets, sessions } =
+            Producer::start(&config, &preference).await?;
 
         let uplink = config.relay.clone().map(uplink::prepare).transpose()?;
         let listener = tcp::bind(config.listen).await?;
@@ -414,13 +393,6 @@ async fn open_teleport(config: &Config) -> Result<Teleport> {
         )
     });
     Ok(Teleport { inbox: Some(Arc::new(opened.await?)), desk })
-}
-
-async fn start_demo() -> Result<Demo> {
-    match tokio::task::spawn_blocking(|| Demo::start(DEMO_SIZE)).await {
-        Ok(demo) => demo,
-        Err(error) => Err(Error::new(Kind::Internal, "the demo desktop failed").source(error)),
-    }
 }
 
 /// An address to type into a browser on this machine: `0.0.0.0` is not one.

@@ -18,6 +18,8 @@ mod ice_servers;
 mod launcher;
 mod machine;
 mod metrics;
+mod producer;
+pub mod publish;
 pub mod service;
 pub mod storage;
 mod targets;

@@ -25,6 +25,7 @@ pub use crate::machine::{Facts, Load};
 pub use crate::targets::{Display, Role, TEST_PATTERN};
 
 use crate::auth::{Auth, ViewerGrant};
+use crate::producer;
 use crate::storage::Storage;
 use crate::targets::Targets;
 use crate::teleport::Teleport;
@@ -419,7 +420,7 @@ impl Service {
 
     /// What this machine can encode as video, the best first.
     pub fn video_codecs(&self) -> Vec<Codec> {
-        self.codecs().into_iter().filter(|&codec| encode::lossy(codec)).collect()
+        producer::video_codecs(&self.inner.encoder)
     }
 
     /// What this machine can encode, the best first; at the end, what it can send without encoding.

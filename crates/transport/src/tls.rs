@@ -118,6 +118,17 @@ pub enum Stream {
     Server(Box<tokio_rustls::server::TlsStream<TcpStream>>),
 }
 
+impl Stream {
+    /// The connection below.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Client(stream) => stream.get_ref().0,
+            Self::Server(stream) => stream.get_ref().0,
+        }
+    }
+}
+
 /// Connects to `host` (an IPv6 address without brackets), with TLS where that is `secure`. The server's
 /// certificate is checked against what the system trusts; `SSL_CERT_FILE` names others.
 ///

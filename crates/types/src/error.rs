@@ -224,6 +224,10 @@ pub enum Cause {
     TooManyViewers,
     /// The machine is not connected to the relay.
     GuestOffline,
+    /// The endpoint that the stream was to be published to does not take it.
+    PublishRefused,
+    /// The endpoint that the stream is published to cannot be reached, or not take it now.
+    PublishUnavailable,
     /// The received bytes do not hash to what was promised.
     DigestMismatch,
     /// More or fewer bytes than promised.
@@ -268,7 +272,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in declaration order.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::UdpBlocked,
         Self::RelayUnreachable,
         Self::IceFailed,
@@ -286,6 +290,8 @@ impl Cause {
         Self::ViewerTooSlow,
         Self::TooManyViewers,
         Self::GuestOffline,
+        Self::PublishRefused,
+        Self::PublishUnavailable,
         Self::DigestMismatch,
         Self::SizeMismatch,
         Self::PathEscape,
@@ -327,7 +333,9 @@ impl Cause {
             | Self::TicketExpired
             | Self::ViewerTooSlow
             | Self::TooManyViewers
-            | Self::GuestOffline => Kind::Stream,
+            | Self::GuestOffline
+            | Self::PublishRefused
+            | Self::PublishUnavailable => Kind::Stream,
             Self::DigestMismatch
             | Self::SizeMismatch
             | Self::PathEscape
@@ -361,6 +369,7 @@ impl Cause {
             | Self::CaptureFailed
             | Self::ViewerTooSlow
             | Self::GuestOffline
+            | Self::PublishUnavailable
             | Self::DigestMismatch
             | Self::Interrupted
             | Self::PeerGone
@@ -371,6 +380,7 @@ impl Cause {
             | Self::TargetGone
             | Self::ManifestChanged => Retry::AfterRead,
             Self::UdpBlocked
+            | Self::PublishRefused
             | Self::DisplayBlanked
             | Self::Minimized
             | Self::WindowUnavailable

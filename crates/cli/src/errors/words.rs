@@ -79,6 +79,8 @@ pub(crate) const fn of_cause(cause: Cause) -> Words {
         Cause::ViewerTooSlow => ("The machine that plays the stream cannot decode it in time.", "Ask for less with `--fps`, or for a window instead of the desktop.", "`stream --play`"),
         Cause::TooManyViewers => ("The session has as many viewers as it may have.", "Wait `retry_after_ms`, or open another session.", WATCH),
         Cause::GuestOffline => ("The machine is not connected to the relay.", "Start it, then try again.", "watching through a relay"),
+        Cause::PublishRefused => ("The endpoint that the stream was to be published to does not take it.", "See its address and its settings; the error says what it answered.", "`publish`"),
+        Cause::PublishUnavailable => ("The endpoint that the stream is published to cannot be reached, or not take it now.", "Try again once it is up, after `retry_after_ms` if the error has that.", "`publish`"),
         Cause::DigestMismatch => ("What arrived does not have the SHA-256 that was promised.", "Send it again, once nothing writes to it.", FILES),
         Cause::SizeMismatch => ("More or fewer bytes arrived than were promised.", "Send it again, once nothing writes to it.", FILES),
         Cause::PathEscape => ("A path leads out of its folder.", "Name a path within it, without `..`.", FILES),

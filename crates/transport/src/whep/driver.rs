@@ -22,13 +22,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spaceport_session::Subscriber;
 use spaceport_types::{Cause, Error, Kind, Result};
 use str0m::net::Protocol;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::demux::stun_ufrag;
 use super::directory::Directory;
 use super::offer::Fragment;
 use super::packetize::Packetizer;
-use super::peer::{End, Negotiated, Peer};
+use super::peer::{Connection, End, Local, Negotiated, Peer, Totals};
 use super::socket::{Buffers, Socket};
 use super::tcp::Incoming;
 
@@ -48,11 +48,55 @@ pub(super) type Key = u64;
 
 /// What HTTP asks of the driver.
 pub(super) enum Command {
-    Add { key: Key, negotiated: Box<Negotiated>, subscriber: Subscriber, seed: u64 },
-    Trickle { key: Key, candidates: Vec<String> },
-    Restart { key: Key, fragment: Fragment, reply: oneshot::Sender<Result<String>> },
-    Remove { key: Key },
-    Adopt { incoming: Incoming },
+    Add {
+        key: Key,
+        negotiated: Box<Negotiated>,
+        subscriber: Subscriber,
+        seed: u64,
+        told: Option<watch::Sender<State>>,
+    },
+    Trickle {
+        key: Key,
+        candidates: Vec<String>,
+    },
+    Restart {
+        key: Key,
+        fragment: Fragment,
+        reply: oneshot::Sender<Result<String>>,
+    },
+    OfferRestart {
+        key: Key,
+        candidates: Vec<Local>,
+        reply: oneshot::Sender<Result<String>>,
+    },
+    AcceptRestart {
+        key: Key,
+        fragment: Fragment,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    Remove {
+        key: Key,
+    },
+    Adopt {
+        incoming: Incoming,
+    },
+}
+
+/// How a peer is, for whoever wants to be told.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    Connecting,
+    Connected,
+    /// Nothing comes back from it.
+    Lost,
+    Ended(Ended),
+}
+
+/// How a peer ended; without a reason it is the other side that left.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) reason: Option<Arc<Error>>,
+    pub(super) totals: Totals,
 }
 
 /// What the driver and its handles share.
@@ -183,6 +227,26 @@ struct Slot {
     addresses: Vec<SocketAddr>,
     timer: Instant,
     span: tracing::Span,
+    told: Option<watch::Sender<State>>,
+}
+
+impl Slot {
+    /// Tells how the peer is, if that is news.
+    fn tell(&self) {
+        let Some(told) = &self.told else { return };
+        let state = match self.peer.connection() {
+            Connection::Connecting { .. } => State::Connecting,
+            Connection::Connected => State::Connected,
+            Connection::Lost { .. } => State::Lost,
+        };
+        told.send_if_modified(|known| {
+            let news = std::mem::discriminant(known) != std::mem::discriminant(&state);
+            if news {
+                *known = state;
+            }
+            news
+        });
+    }
 }
 
 impl std::fmt::Debug for Driver {
@@ -324,8 +388,9 @@ impl Driver {
 impl Table {
     fn command(&mut self, command: Command, now: Instant, socket: &mut Socket) {
         match command {
-            Command::Add { key, negotiated, subscriber, seed } => {
-                let span = tracing::info_span!("viewer", id = %subscriber.id(), transport = "whep");
+            Command::Add { key, negotiated, subscriber, seed, told } => {
+                let transport = negotiated.protocol;
+                let span = tracing::info_span!("viewer", id = %subscriber.id(), transport);
                 let waker = PeerWaker { key, shared: Arc::clone(&self.shared) };
                 let ufrag = negotiated.ufrag.clone();
                 let waker = Waker::from(Arc::new(waker));
@@ -333,7 +398,7 @@ impl Table {
                 self.by_ufrag.insert(ufrag.clone(), key);
                 self.timers.insert((now, key));
                 let addresses = Vec::new();
-                let slot = Slot { peer, since: now, ufrag, addresses, timer: now, span };
+                let slot = Slot { peer, since: now, ufrag, addresses, timer: now, span, told };
                 self.peers.insert(key, slot);
                 // The engine starts its clock with the first timeout.
                 self.with(key, now, socket, |peer, _, socket| peer.timeout(now, socket));
@@ -354,16 +419,30 @@ impl Table {
                         .hint("Start the stream again with a new offer")
                 });
                 let restarted = restarted.map(|(ufrag, answer)| {
-                    if let Some(slot) = self.peers.get_mut(&key) {
-                        self.by_ufrag.remove(&slot.ufrag);
-                        self.by_ufrag.insert(ufrag.clone(), key);
-                        slot.ufrag = ufrag;
-                    }
+                    self.rename(key, ufrag);
                     answer
                 });
                 if reply.send(restarted).is_err() {
                     tracing::debug!("nobody waits for the answer to a restart");
                 }
+            }
+            Command::OfferRestart { key, candidates, reply } => {
+                let mut offer = None;
+                self.with(key, now, socket, |peer, _, _| {
+                    offer = Some(peer.offer_restart(candidates)?);
+                    Ok(())
+                });
+                // Who waits no more has given the peer up.
+                drop(reply.send(offer.ok_or_else(not_restarted)));
+            }
+            Command::AcceptRestart { key, fragment, reply } => {
+                let mut ufrag = None;
+                self.with(key, now, socket, |peer, _, socket| {
+                    ufrag = Some(peer.accept_restart(&fragment, now, socket)?);
+                    Ok(())
+                });
+                let restarted = ufrag.map(|ufrag| self.rename(key, ufrag));
+                drop(reply.send(restarted.ok_or_else(not_restarted)));
             }
             Command::Remove { key } => {
                 self.with(key, now, socket, |peer, _, socket| {
@@ -376,6 +455,15 @@ impl Table {
                     tracing::debug!(%error, "a TCP connection could not be taken");
                 }
             }
+        }
+    }
+
+    /// Has a peer found by another user fragment of ours.
+    fn rename(&mut self, key: Key, ufrag: String) {
+        if let Some(slot) = self.peers.get_mut(&key) {
+            self.by_ufrag.remove(&slot.ufrag);
+            self.by_ufrag.insert(ufrag.clone(), key);
+            slot.ufrag = ufrag;
         }
     }
 
@@ -481,6 +569,7 @@ impl Table {
             slot.timer = deadline;
             self.timers.insert((deadline, key));
         }
+        slot.tell();
         let Slot { peer, addresses, .. } = slot;
         if let Some(reason) = peer.suspended() {
             self.shared.directory().suspend(key, reason);
@@ -517,6 +606,13 @@ impl Table {
         self.shared.directory().ended(key, end);
         let lasted = now.saturating_duration_since(slot.since);
         let (totals, stats) = (slot.peer.totals(), slot.peer.subscriber().stats());
+        if let Some(told) = slot.told {
+            let reason = match end {
+                End::Left => None,
+                End::Because(reason) => Some(Arc::clone(reason)),
+            };
+            told.send_replace(State::Ended(Ended { reason, totals }));
+        }
         match end {
             End::Left => tracing::info!(?lasted, ?totals, ?stats, "viewer left"),
             End::Because(reason) => {
@@ -525,6 +621,10 @@ impl Table {
             }
         }
     }
+}
+
+fn not_restarted() -> Error {
+    Error::because(Cause::IceFailed, "ICE could not be restarted")
 }
 
 /// The least time between two reports of the same trouble.

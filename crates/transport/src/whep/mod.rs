@@ -1,4 +1,4 @@
-//! WebRTC egress over WHEP: HTTP and SDP in, RTP out.
+//! WebRTC egress: over WHEP, HTTP and SDP in, RTP out; over WHIP (`publisher`), to where others are served.
 //!
 //! ```text
 //! POST /whep ─► http ─► offer ─► peer::negotiate ─► 201 + answer
@@ -22,12 +22,14 @@ mod directory;
 mod driver;
 #[cfg(test)]
 mod e2e;
+mod exchange;
 pub mod http;
 pub mod offer;
 mod packetize;
 mod path;
 mod peer;
 pub mod player;
+pub mod publisher;
 #[cfg(test)]
 mod seeds;
 mod socket;
@@ -39,15 +41,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use spaceport_session::Subscriber;
-use spaceport_types::{Cause, Error, Kind, Result};
-use tokio::sync::oneshot;
+use spaceport_types::{Cause, Codec, Error, Kind, Result};
+use tokio::sync::{oneshot, watch};
 
 pub use driver::Driver;
 
 use directory::again;
-use driver::{Command, Shared};
+use driver::{Command, Shared, State};
 use offer::{Choice, Fragment, Offer};
-use peer::{Identity, Local, negotiate};
+use peer::{Identity, Local, Negotiated, Offering, negotiate};
 use socket::{Socket, interface_addresses};
 
 /// How viewers reach an endpoint.
@@ -196,21 +198,55 @@ impl Endpoint {
             negotiate(&inner.identity, offer, choice, &candidates, now)
         }))
         .unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the WebRTC engine failed")))?;
-        let Some(mut negotiated) = negotiated else { return Ok(None) };
-        negotiated.pace_here = inner.pace_here;
-
-        let (resource, etag, seed) = (random_name()?, etag()?, u64::from_be_bytes(random()?));
+        let Some((answer, negotiated)) = negotiated else { return Ok(None) };
+        let etag = etag()?;
         let ufrag = offer.ufrag().to_owned();
-        let answer = negotiated.answer.clone();
-        let key = inner.shared.directory().insert(resource.clone(), etag.clone(), ufrag)?;
+        let (resource, _) = self.add(negotiated, subscriber, (etag.clone(), ufrag), None)?;
+        Ok(Some(Accepted { answer, resource, etag }))
+    }
+
+    /// Hands a peer to the driver, as a resource with this entity tag and user fragment. Returns its name and
+    /// its key.
+    fn add(
+        &self,
+        mut negotiated: Negotiated,
+        subscriber: Subscriber,
+        (etag, ufrag): (String, String),
+        told: Option<watch::Sender<State>>,
+    ) -> Result<(String, driver::Key)> {
+        let inner = &self.inner;
+        negotiated.pace_here = inner.pace_here;
+        let (resource, seed) = (random_name()?, u64::from_be_bytes(random()?));
+        let key = inner.shared.directory().insert(resource.clone(), etag, ufrag)?;
         let negotiated = Box::new(negotiated);
-        let add = Command::Add { key, negotiated, subscriber, seed };
+        let add = Command::Add { key, negotiated, subscriber, seed, told };
         if let Err(error) = inner.shared.command(add) {
             // It was never there.
             inner.shared.directory().remove(&resource)?;
             return Err(error);
         }
-        Ok(Some(Accepted { answer, resource, etag }))
+        Ok((resource, key))
+    }
+
+    /// Offers to send in one of `codecs` to a server at `remote`.
+    fn offer(&self, codecs: &[Codec], remote: IpAddr) -> Result<Offering> {
+        peer::offer(&self.inner.identity, codecs, &self.ways(remote), driver::now())
+    }
+
+    /// Where a server at `remote` may reach us: nobody has told it of our TCP port.
+    fn ways(&self, remote: IpAddr) -> Vec<Local> {
+        self.candidates(Some(remote)).into_iter().filter(|local| local.is_udp()).collect()
+    }
+
+    /// Sends what was agreed on with a server, and tells `told` how that goes.
+    fn send(
+        &self,
+        negotiated: Negotiated,
+        subscriber: Subscriber,
+        told: watch::Sender<State>,
+    ) -> Result<Sending> {
+        let (resource, key) = self.add(negotiated, subscriber, Default::default(), Some(told))?;
+        Ok(Sending { endpoint: self.clone(), resource, key })
     }
 
     /// Adds candidates to a resource, or restarts its ICE session.
@@ -257,8 +293,7 @@ impl Endpoint {
         let ufrag = fragment.credentials.as_ref().map(|new| new.ufrag.clone()).unwrap_or_default();
         let (reply, answer) = oneshot::channel();
         shared.command(Command::Restart { key, fragment, reply })?;
-        let gone = |_| Error::because(Cause::SessionClosed, "the stream ended meanwhile");
-        let fragment = answer.await.map_err(gone)??;
+        let fragment = answer.await.map_err(ended_meanwhile)??;
         let etag = etag()?;
         shared.directory().find(name)?.restart(etag.clone(), ufrag);
         Ok(Patched::Restarted { etag, fragment })
@@ -307,6 +342,45 @@ impl Endpoint {
         addresses.retain(|&address| seen.insert(address));
         addresses.into_iter().map(|ip| SocketAddr::new(ip, local.port())).collect()
     }
+}
+
+/// A peer that is sent to at our own wish. It ends with this.
+struct Sending {
+    endpoint: Endpoint,
+    resource: String,
+    key: driver::Key,
+}
+
+impl Sending {
+    /// Begins an ICE restart, from the addresses that we have now; returns the fragment that asks for it.
+    async fn offer_restart(&self, remote: IpAddr) -> Result<String> {
+        let candidates = self.endpoint.ways(remote);
+        let (reply, answer) = oneshot::channel();
+        self.command(Command::OfferRestart { key: self.key, candidates, reply })?;
+        answer.await.map_err(ended_meanwhile)?
+    }
+
+    /// Takes the fragment that answers it.
+    async fn accept_restart(&self, fragment: Fragment) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.command(Command::AcceptRestart { key: self.key, fragment, reply })?;
+        answer.await.map_err(ended_meanwhile)?
+    }
+
+    fn command(&self, command: Command) -> Result<()> {
+        self.endpoint.inner.shared.command(command)
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        // One that is not there any more has ended by itself.
+        drop(self.endpoint.remove(&self.resource));
+    }
+}
+
+fn ended_meanwhile(_: oneshot::error::RecvError) -> Error {
+    Error::because(Cause::SessionClosed, "the stream ended meanwhile")
 }
 
 /// 128 random bits, the whole right to a resource.

@@ -403,6 +403,17 @@ impl Offer {
         Some(sdp)
     }
 
+    /// Reads the same kind of text as an answer to an offer of ours with one section, called `mid`. `false`
+    /// when it answers something else.
+    pub(super) fn answers(&mut self, mid: &str) -> bool {
+        // RFC 4145 §4.1: who says nothing is active. `actpass` is for offers.
+        if self.setup.as_deref() != Some("passive") {
+            self.setup = Some("active".to_owned());
+        }
+        let [section] = &mut self.sections[..] else { return false };
+        section.media == Media::Video && *section.mid.get_or_insert_with(|| mid.to_owned()) == mid
+    }
+
     /// The sections that are accepted: the chosen video and the first data channel.
     fn kept(&self, choice: &Choice) -> impl Iterator<Item = usize> {
         let data = self.sections.iter().position(|section| section.media == Media::Data);

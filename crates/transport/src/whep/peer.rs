@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 use spaceport_session::{self as session, Event as StreamEvent, Subscriber};
 use spaceport_types::{Cause, Codec, Error, Kind, Packet, Result};
 use str0m::bwe::Bitrate;
-use str0m::change::SdpOffer;
+use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
 use str0m::config::{CryptoProvider, DtlsCert};
 use str0m::format::{Codec as RtpCodec, FormatParams};
-use str0m::media::{Frequency, MediaTime, Mid, Pt};
+use str0m::media::{Direction, Frequency, MediaKind, MediaTime, Mid, Pt};
 use str0m::net::{Protocol, Receive, TcpType, Transmit};
 use str0m::rtp::{Extension, ExtensionMap, ExtensionValues, RtpWrite, Vp8Descriptor};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
 
 use super::clock::Clock;
 use super::driver::Route;
-use super::offer::{Choice, Credentials, Fragment, Offer, restart_answer};
+use super::offer::{Choice, Credentials, Fragment, Offer, inspect, restart_answer};
 use super::packetize::{Packetizer, with_vp9_picture_id};
 use super::path::{self, Measured, Path, Queue};
 use super::socket::Socket;
@@ -113,6 +113,10 @@ impl Local {
         Self { protocol: Protocol::Tcp, address }
     }
 
+    pub(super) fn is_udp(self) -> bool {
+        self.protocol == Protocol::Udp
+    }
+
     fn candidate(self) -> Option<Candidate> {
         let candidate = if self.protocol == Protocol::Udp {
             Candidate::host(self.address, Protocol::Udp)
@@ -123,16 +127,53 @@ impl Local {
     }
 }
 
-/// The answer to an offer, and the connection that stands behind it.
+/// What was agreed on, and the connection that stands behind it.
 pub(super) struct Negotiated {
-    pub(super) answer: String,
+    /// How it was agreed on: `whep` or `whip`.
+    pub(super) protocol: &'static str,
     /// Our side's ICE user fragment, by which the first packets are recognised.
     pub(super) ufrag: String,
     rtc: Box<Rtc>,
+    /// What the viewer said of itself.
     offer: Offer,
     choice: Choice,
     candidates: Vec<Local>,
     pub(super) pace_here: bool,
+}
+
+/// An engine that is about to send one stream of video. `feedback` says whether the path's rate is to be
+/// estimated.
+fn engine(identity: &Identity, feedback: bool) -> RtcConfig {
+    let mut extensions = ExtensionMap::empty();
+    extensions.set(1, Extension::RtpMid);
+    extensions.set(2, Extension::PlayoutDelay);
+    extensions.set(3, Extension::TransportSequenceNumber);
+    // Without feedback there is nothing to estimate from; then nothing is paced either.
+    let start = feedback.then(|| Bitrate::bps(path::START));
+    Rtc::builder()
+        .set_crypto_provider(Arc::clone(&identity.crypto))
+        .set_dtls_cert(identity.certificate.clone())
+        .set_rtp_mode(true)
+        .enable_bwe(start)
+        .set_stats_interval(start.map(|_| MEASURE_EVERY))
+        .clear_codecs()
+        .set_extension_map(extensions)
+}
+
+/// Has an engine agree to a codec, under `pt` and with retransmissions under `rtx`.
+fn add_codec(config: &mut RtcConfig, codec: Codec, pt: Pt, rtx: Option<Pt>, profile: u32) {
+    let config = config.codec_config();
+    let mut add = |codec, format| {
+        config.add_config(pt, rtx, codec, Frequency::NINETY_KHZ, None, format);
+    };
+    match codec {
+        Codec::H264 => config.add_h264(pt, rtx, true, profile),
+        Codec::Vp9 => {
+            add(RtpCodec::Vp9, FormatParams { profile_id: Some(0), ..FormatParams::default() });
+        }
+        Codec::Av1 => add(RtpCodec::Av1, FormatParams::default()),
+        _ => add(RtpCodec::Vp8, FormatParams::default()),
+    }
 }
 
 /// Answers `offer` with `choice`, reachable at `candidates`. `None` when the engine will not send
@@ -143,49 +184,135 @@ pub(super) fn negotiate(
     choice: &Choice,
     candidates: &[Local],
     now: Instant,
-) -> Result<Option<Negotiated>> {
-    let mut extensions = ExtensionMap::empty();
-    extensions.set(1, Extension::RtpMid);
-    extensions.set(2, Extension::PlayoutDelay);
-    extensions.set(3, Extension::TransportSequenceNumber);
-    // Without feedback there is nothing to estimate from; then nothing is paced either.
-    let start = choice.feedback().then(|| Bitrate::bps(path::START));
-    let mut config = Rtc::builder()
-        .set_crypto_provider(Arc::clone(&identity.crypto))
-        .set_dtls_cert(identity.certificate.clone())
-        .set_rtp_mode(true)
-        .enable_bwe(start)
-        .set_stats_interval(start.map(|_| MEASURE_EVERY))
-        .clear_codecs()
-        .set_extension_map(extensions);
-    let pt = Pt::from(choice.payload_type());
-    let rtx = choice.rtx().map(Pt::from);
-    let mut add = |codec, format| {
-        config.codec_config().add_config(pt, rtx, codec, Frequency::NINETY_KHZ, None, format);
-    };
-    match choice.codec() {
-        Codec::H264 => config.codec_config().add_h264(pt, rtx, true, choice.profile()),
-        Codec::Vp9 => {
-            add(RtpCodec::Vp9, FormatParams { profile_id: Some(0), ..FormatParams::default() });
-        }
-        Codec::Av1 => add(RtpCodec::Av1, FormatParams::default()),
-        _ => add(RtpCodec::Vp8, FormatParams::default()),
-    }
+) -> Result<Option<(String, Negotiated)>> {
+    let mut config = engine(identity, choice.feedback());
+    let (pt, rtx) = (choice.payload_type().into(), choice.rtx().map(Pt::from));
+    add_codec(&mut config, choice.codec(), pt, rtx, choice.profile());
     let mut rtc = config.build(now);
     for candidate in candidates.iter().filter_map(|local| local.candidate()) {
         rtc.add_local_candidate(candidate);
     }
     let answer = accept(&mut rtc, offer, choice, None)?;
     let Some(answer) = offer.answer(choice, &answer) else { return Ok(None) };
-    Ok(Some(Negotiated {
-        answer,
+    let negotiated = Negotiated {
+        protocol: "whep",
         ufrag: rtc.direct_api().local_ice_credentials().ufrag,
         rtc: Box::new(rtc),
         offer: offer.clone(),
         choice: choice.clone(),
         candidates: candidates.to_vec(),
         pace_here: false,
-    }))
+    };
+    Ok(Some((answer, negotiated)))
+}
+
+/// The payload types of what we offer, and of their retransmissions.
+const OFFERED: [(Codec, u8, u8); 4] =
+    [(Codec::H264, 102, 103), (Codec::Vp8, 96, 97), (Codec::Vp9, 98, 99), (Codec::Av1, 100, 101)];
+
+/// Constrained baseline, level 3.1: what every receiver takes (RFC 7742 §6.2).
+const BASELINE: u32 = 0x42_e0_1f;
+
+/// An offer of our own to send, until it is answered.
+pub(super) struct Offering {
+    /// The SDP.
+    pub(super) sdp: String,
+    rtc: Box<Rtc>,
+    pending: SdpPendingOffer,
+    mid: Mid,
+    codecs: Vec<Codec>,
+    candidates: Vec<Local>,
+}
+
+/// Offers to send in one of `codecs`, the first of which is the most wanted, from `candidates`.
+pub(super) fn offer(
+    identity: &Identity,
+    codecs: &[Codec],
+    candidates: &[Local],
+    now: Instant,
+) -> Result<Offering> {
+    let mut config = engine(identity, true);
+    let mut offered = Vec::new();
+    for codec in codecs {
+        if let Some(&(codec, pt, rtx)) = OFFERED.iter().find(|(known, ..)| known == codec) {
+            add_codec(&mut config, codec, pt.into(), Some(rtx.into()), BASELINE);
+            offered.push(codec);
+        }
+    }
+    let mut rtc = config.build(now);
+    for candidate in candidates.iter().filter_map(|local| local.candidate()) {
+        rtc.add_local_candidate(candidate);
+    }
+    let mut api = rtc.sdp_api();
+    let mid = api.add_media(MediaKind::Video, Direction::SendOnly, None, None, None);
+    let (sdp, pending) =
+        api.apply().ok_or_else(|| Error::new(Kind::Internal, "there is nothing to offer"))?;
+    let (sdp, rtc, candidates) = (sdp.to_sdp_string(), Box::new(rtc), candidates.to_vec());
+    Ok(Offering { sdp, rtc, pending, mid, codecs: offered, candidates })
+}
+
+impl Offering {
+    /// Takes the answer.
+    ///
+    /// # Errors
+    ///
+    /// `stream` with cause `no_decoder` when it takes none of the codecs, and with cause
+    /// `publish_refused` when it is no answer to this.
+    pub(super) fn accept(self, answer: &str) -> Result<Negotiated> {
+        let Self { mut rtc, pending, mid, codecs, candidates, .. } = self;
+        let refused = |error: &dyn std::fmt::Display| {
+            // What reads it is made for offers.
+            let reason = error.to_string().replace("the offer", "the answer");
+            Error::because(Cause::PublishRefused, "the endpoint's answer is none to the offer")
+                .with("reason", reason)
+                .hint("See what the endpoint logs; it has to accept the one video section")
+        };
+        let mut answer = inspect(answer).map_err(|error| refused(&error))?;
+        if !answer.answers(&mid) {
+            return Err(refused(&"it is about other sections"));
+        }
+        let offered = |choice: &&Choice| {
+            let (codec, pt) = (choice.codec(), choice.payload_type());
+            codecs.contains(&codec)
+                && OFFERED.iter().any(|&(known, ours, _)| (known, ours) == (codec, pt))
+        };
+        let choice = answer.choices().find(offered).cloned().ok_or_else(|| {
+            let names: Vec<_> = codecs.iter().map(|codec| codec.name()).collect();
+            Error::because(Cause::NoDecoder, "the endpoint takes none of the codecs offered")
+                .with("offered", names.join(", "))
+                .hint("Have the endpoint take H.264, constrained baseline")
+        })?;
+        take_answer(&mut rtc, pending, &answer, &choice, None).map_err(|error| refused(&error))?;
+        Ok(Negotiated {
+            protocol: "whip",
+            ufrag: rtc.direct_api().local_ice_credentials().ufrag,
+            rtc,
+            offer: answer,
+            choice,
+            candidates,
+            pace_here: false,
+        })
+    }
+}
+
+/// Gives the engine an answer that was read and reduced, with other credentials after an ICE restart.
+fn take_answer(
+    rtc: &mut Rtc,
+    pending: SdpPendingOffer,
+    answer: &Offer,
+    choice: &Choice,
+    restart: Option<&Fragment>,
+) -> Result<(), String> {
+    let reduced = SdpAnswer::from_sdp_string(&answer.reduced(choice, restart))
+        .map_err(|error| error.to_string())?;
+    rtc.sdp_api().accept_answer(pending, reduced).map_err(|error| error.to_string())
+}
+
+impl Negotiated {
+    /// The codec that was agreed on.
+    pub(super) fn codec(&self) -> Codec {
+        self.choice.codec()
+    }
 }
 
 /// Gives the engine a reduced offer and returns its answer.
@@ -221,7 +348,7 @@ impl End {
 
 /// Whether media can be sent, and until when it must be possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Connection {
+pub(super) enum Connection {
     Connecting { until: Instant },
     Connected,
     Lost { until: Instant },
@@ -269,6 +396,8 @@ pub(super) struct Peer {
     /// News of why the stream stands still, or that it goes on.
     suspended: Option<Option<Arc<Error>>>,
     routes: Vec<SocketAddr>,
+    /// An ICE restart that we have offered.
+    restarting: Option<SdpPendingOffer>,
     totals: Totals,
 }
 
@@ -363,8 +492,14 @@ impl Peer {
             over_tcp: None,
             suspended: None,
             routes: Vec::new(),
+            restarting: None,
             totals: Totals::default(),
         }
+    }
+
+    /// Whether media can be sent.
+    pub(super) fn connection(&self) -> Connection {
+        self.connection
     }
 
     /// When [`Peer::timeout`] is due.
@@ -717,6 +852,55 @@ impl Peer {
         Ok((credentials.ufrag, answer))
     }
 
+    /// Begins an ICE restart of our own, on the addresses that we have now. Returns the fragment that asks
+    /// for it; nothing changes before [`Peer::accept_restart`].
+    pub(super) fn offer_restart(&mut self, candidates: Vec<Local>) -> Result<String, End> {
+        for candidate in candidates.iter().filter(|local| !self.candidates.contains(local)) {
+            if let Some(candidate) = candidate.candidate() {
+                self.rtc.add_local_candidate(candidate);
+            }
+        }
+        self.candidates = candidates;
+        let mut api = self.rtc.sdp_api();
+        let credentials = api.ice_restart(true);
+        let nothing = || End::because(Error::new(Kind::Internal, "there is nothing to restart"));
+        let (offer, pending) = api.apply().ok_or_else(nothing)?;
+        self.restarting = Some(pending);
+        let offer = offer.to_sdp_string();
+        // RFC 8840 §9: pseudo media lines tell a bundled fragment's section.
+        let of_fragment = |line: &&str| {
+            ["m=", "a=mid:", "a=candidate:"].iter().any(|start| line.starts_with(start))
+        };
+        let mut fragment = vec!["a=ice-options:ice2".to_owned()];
+        fragment.push(format!("a=ice-ufrag:{}", credentials.ufrag));
+        fragment.push(format!("a=ice-pwd:{}", credentials.pass));
+        fragment.extend(offer.lines().filter(of_fragment).map(str::to_owned));
+        fragment.push("a=end-of-candidates\r\n".to_owned());
+        Ok(fragment.join("\r\n"))
+    }
+
+    /// Takes the fragment that answers [`Peer::offer_restart`]. Returns our new user fragment.
+    pub(super) fn accept_restart(
+        &mut self,
+        fragment: &Fragment,
+        now: Instant,
+        socket: &mut Socket,
+    ) -> Result<String, End> {
+        let refused = |reason: String| {
+            End::because(
+                Error::because(Cause::IceFailed, "ICE could not be restarted")
+                    .with("reason", reason),
+            )
+        };
+        let pending = self.restarting.take();
+        let pending = pending.ok_or_else(|| refused("nothing was asked".to_owned()))?;
+        take_answer(&mut self.rtc, pending, &self.offer, &self.choice, Some(fragment))
+            .map_err(refused)?;
+        self.advance(now)?;
+        self.drain(now, socket)?;
+        Ok(self.rtc.direct_api().local_ice_credentials().ufrag)
+    }
+
     /// Says goodbye (RTCP BYE, DTLS close_notify), so that the viewer need not wait to find out.
     pub(super) fn close(&mut self, now: Instant, socket: &mut Socket) {
         let closed = self.rtc.close().map_err(failed).and_then(|()| self.drain(now, socket));
@@ -937,10 +1121,10 @@ mod tests {
         let offer = inspect(sdp).unwrap();
         let choice = best(sdp)?;
         let identity = Identity::generate().unwrap();
-        let negotiated =
+        let (answer, _) =
             negotiate(&identity, &offer, &choice, &[Local::udp(HERE)], now()).unwrap()?;
         let mut sections = vec![Vec::new()];
-        for line in negotiated.answer.lines() {
+        for line in answer.lines() {
             if line.starts_with("m=") {
                 sections.push(Vec::new());
             }
@@ -1033,6 +1217,39 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_offer_of_ours_is_answered_and_its_ice_session_restarted() {
+        let (start, identity) = (now(), Identity::generate().unwrap());
+        let codecs = [Codec::H264, Codec::Vp8];
+        let offer_of_ours = || offer(&identity, &codecs, &[Local::udp(HERE)], start).unwrap();
+        let offering = offer_of_ours();
+        let mut far = Rtc::builder().build(start);
+        let there = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5000);
+        far.add_local_candidate(Candidate::host(there, Protocol::Udp).unwrap());
+        let offered = SdpOffer::from_sdp_string(&offering.sdp).unwrap();
+        let answer = far.sdp_api().accept_offer(offered).unwrap().to_sdp_string();
+        let negotiated = offering.accept(&answer).unwrap();
+        assert_eq!(negotiated.codec(), Codec::H264);
+        assert!(negotiated.choice.rtx().is_some() && negotiated.choice.feedback());
+        assert_eq!(negotiated.offer.candidates(), 1);
+        // The same answer is none to another offer: it is about another section.
+        let Err(error) = offer_of_ours().accept(&answer) else { panic!("it is another's") };
+        assert_eq!(error.cause(), Some(Cause::PublishRefused));
+
+        let before = negotiated.ufrag.clone();
+        let (mut peer, mut socket, _publishers) = peer_of(negotiated, start);
+        peer.timeout(start, &mut socket).unwrap();
+        let asked = peer.offer_restart(vec![Local::udp(HERE)]).unwrap();
+        let asked = super::super::offer::fragment(&asked).unwrap();
+        let ours = asked.credentials.unwrap().ufrag;
+        assert!(ours != before && asked.candidates.len() == 1, "{ours}");
+        let theirs = Credentials { ufrag: "efgh".into(), pwd: "0123456789012345678901".into() };
+        let text = restart_answer(&theirs, &["candidate:1 1 udp 1 127.0.0.1 5001 typ host".into()]);
+        let answered = super::super::offer::fragment(&text).unwrap();
+        assert_eq!(peer.accept_restart(&answered, start, &mut socket).unwrap(), ours);
+        assert!(peer.accept_restart(&answered, start, &mut socket).is_err(), "nothing was asked");
+    }
+
     struct Drop(mpsc::Sender<Publisher>);
 
     impl Launch for Drop {
@@ -1048,6 +1265,18 @@ mod tests {
     }
 
     fn peer(now: Instant) -> (Peer, Socket, mpsc::Receiver<Publisher>) {
+        let sdp = browser(&[CHROMIUM]);
+        let (offer, choice) = (inspect(&sdp).unwrap(), best(&sdp).unwrap());
+        let nat = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4000);
+        let identity = Identity::generate().unwrap();
+        let (_, negotiated) =
+            negotiate(&identity, &offer, &choice, &[Local::udp(nat), Local::udp(HERE)], now)
+                .unwrap()
+                .unwrap();
+        peer_of(negotiated, now)
+    }
+
+    fn peer_of(negotiated: Negotiated, now: Instant) -> (Peer, Socket, mpsc::Receiver<Publisher>) {
         let (sender, publishers) = mpsc::channel();
         let sessions = Sessions::new(Limits::default(), Arc::new(Drop(sender)));
         let open = Open {
@@ -1064,16 +1293,8 @@ mod tests {
         let session = sessions.open(open, now).unwrap().info.id;
         let attach = Attach { codec: Codec::H264, carrier: Carrier::Peer, cursor: Cursor::Apart };
         let subscriber = sessions.attach(&session, attach).unwrap();
-        let sdp = browser(&[CHROMIUM]);
-        let (offer, choice) = (inspect(&sdp).unwrap(), best(&sdp).unwrap());
         let socket =
             Socket::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Vec::new()).unwrap();
-        let nat = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4000);
-        let identity = Identity::generate().unwrap();
-        let negotiated =
-            negotiate(&identity, &offer, &choice, &[Local::udp(nat), Local::udp(HERE)], now)
-                .unwrap()
-                .unwrap();
         let peer = Peer::new(negotiated, subscriber, Waker::noop().clone(), 7, now);
         (peer, socket, publishers)
     }
