@@ -5,15 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::SocketAddr;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
 use spaceport_teleport::manifest::{App, Choice, Scope};
 use spaceport_teleport::payload::{Head, RecordKind};
 use spaceport_teleport::provider::{ImportOptions, Imported, provider};
 use spaceport_teleport::{Manifest, Payload, PayloadWriter, Provider};
-use spaceport_tests::{Browser, Folder, Home, Site, wait_until};
+use spaceport_tests::{Browser, Folder, Home, Site, TOKEN, Tap, binary, measured, wait_until};
 use spaceport_types::Cause;
 
 /// Longest until a browser has written down what a page did.
@@ -139,6 +142,141 @@ fn firefox_moves_while_it_runs_and_stays_signed_in() {
     // A cookie that ends with the browser is in the file of tabs, and stays there.
     assert!(!visit.cookies.contains("passing"), "{visit:?}");
     site.visit("/second");
+}
+
+/// A `spaceport` command as whoever lives in a home runs it, without a terminal.
+fn run(home: &Home, arguments: &[&str]) -> Value {
+    let output = Command::new("setsid")
+        .args(["--wait", binary().to_str().unwrap(), "--json"])
+        .args(arguments)
+        .env_clear()
+        .envs(home.environment())
+        .env("SPACEPORT_STATE_DIR", home.path().join("state"))
+        .env("SPACEPORT_TOKEN", TOKEN)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Has whoever lives in a home agree at their terminal.
+fn approve(home: &Home, id: &str) {
+    let line = format!("{} teleport approve {id}", binary().display());
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env_clear()
+        .envs(home.environment())
+        .env("SPACEPORT_STATE_DIR", home.path().join("state"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (mut screen, mut some, mut answered) = (String::new(), [0; 4096], false);
+    while let Ok(count @ 1..) = output.read(&mut some) {
+        screen.push_str(&String::from_utf8_lossy(&some[..count]));
+        if !answered && screen.contains("Type `yes`") {
+            input.write_all(b"yes\n").unwrap();
+            answered = true;
+        }
+    }
+    assert!(child.wait().unwrap().success(), "{screen}");
+}
+
+/// A `spaceport serve` in a home. Killed when dropped.
+struct Serving(Child, SocketAddr);
+
+impl Serving {
+    fn of(home: &Home) -> Self {
+        let ports = ["--listen", "127.0.0.1:0", "--webrtc-port", "0", "--quic-port", "0"];
+        let mut child = Command::new(binary())
+            .args(["serve", "--json"])
+            .args(ports)
+            .env_clear()
+            .envs(home.environment())
+            .env("SPACEPORT_STATE_DIR", home.path().join("state"))
+            .env("SPACEPORT_TOKEN", TOKEN)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let endpoints: Value = serde_json::from_str(&line).unwrap();
+        Self(child, endpoints["http"].as_str().unwrap().parse().unwrap())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Bytes of all files below a folder.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// By the command, over the wire, with a person who agrees: as a user does it, with everything there is.
+fn moves_to_a_second_spaceport(app: App, browser: Browser, profiles: &str) {
+    let (site, from, to) = (Site::open(), Home::new(), Home::new());
+    let serving = Serving::of(&to);
+    let tap = Tap::before(serving.1);
+    let mut running = signed_in(app, &from, browser, &site);
+    let name = app.to_string();
+    let manifest = run(&from, &["teleport", "manifest", &name, "--scope", "full"]);
+    let items = manifest["items"].as_array().unwrap_or_else(|| panic!("{manifest}"));
+    let url = format!("http://{}", tap.address());
+    let mut push = vec!["teleport", "push", &name, "--to", &url, "--scope", "full"];
+    for item in items {
+        push.extend(["--include", item["relative_path"].as_str().unwrap()]);
+    }
+    push.push("--acknowledge-sensitive");
+    let asked = run(&from, &push);
+    assert_eq!(asked["consent_required"], true, "{asked}");
+    approve(&from, asked["request_id"].as_str().unwrap());
+    let before = tap.bytes();
+    let moved = run(&from, &push);
+    assert_eq!(moved["moved"], true, "{moved}");
+    assert!(!running.has_ended(), "it was closed");
+    let (crossed, whole) =
+        ((tap.bytes() - before) as u64, bytes_below(&from.path().join(profiles)));
+    measured(format_args!("{app}: {crossed} bytes crossed for a profile of {whole}"));
+    site.forget();
+    let prefs = to.path().join(profiles);
+    for profile in prefs.read_dir().unwrap().flatten().map(|it| it.path().join("prefs.js")) {
+        // Otherwise Firefox opens a tab when someone looks at it.
+        if let Ok(mut file) = OpenOptions::new().append(true).open(profile) {
+            writeln!(file, "user_pref(\"browser.sessionstore.restore_on_demand\", false);")
+                .unwrap();
+        }
+    }
+    let _arrived = to.start(browser, &[]);
+    let visit = site.visit("/home");
+    assert!(visit.is_signed_in(), "{visit:?}");
+    site.visit("/second");
+}
+
+#[test]
+fn a_running_chromium_moves_to_a_second_spaceport_and_stays_signed_in() {
+    moves_to_a_second_spaceport(App::Chromium, Browser::Chromium, ".config/chromium");
+}
+
+#[test]
+fn a_running_firefox_moves_to_a_second_spaceport_and_stays_signed_in() {
+    moves_to_a_second_spaceport(App::Firefox, Browser::Firefox, ".config/mozilla/firefox");
 }
 
 /// Chromium's switch for the keyring, which it would look for a desktop to find.
