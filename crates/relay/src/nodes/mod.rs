@@ -6,7 +6,7 @@
 //!                └───────────── a tunnel, as if it were the machine ───┘
 //! ```
 //!
-//! Each node keeps a [`Directory`](crate::Directory) of its own in memory, and asks nobody for what it holds;
+//! Each node keeps a [`Directory`] of its own in memory, and asks nobody for what it holds;
 //! `sync` keeps it and Redis alike. Who comes to the wrong node is served there nonetheless: it dials the one
 //! that has the machine, and that one answers as the machine would, so that nothing else has to know of nodes.
 //! It does so for machines of its own alone: nobody is sent from node to node.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use spaceport_types::{Cause, Error, Kind, Result};
 
 use super::home_files::{self, Files, Form, Item};
-use super::{ImportOptions, Imported, Into, Provider, Receiver, process, undo};
+use super::{ImportOptions, Imported, Into, Provider, Receiver, undo};
 use crate::journal::{Change, Journal, Undone};
 use crate::machine::Machine;
 use crate::manifest::{App, Manifest, Scope, Selection};
@@ -156,7 +156,6 @@ impl Provider for ClaudeCode {
             limitation: program.is_none().then(|| "Claude Code is not installed yet".to_owned()),
             app_installed: program.is_some(),
             app_running: false,
-            version: program.and_then(|program| process::version(machine, &program)),
             scopes: vec![Scope::Session, Scope::Full],
         }
     }

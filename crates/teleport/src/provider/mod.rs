@@ -29,7 +29,8 @@ pub trait Provider: Send + Sync {
     /// Which app.
     fn app(&self) -> App;
 
-    /// What this machine could take of it.
+    /// What this machine could take of it. Asked by whoever asks what a Space can do, so it starts no
+    /// program.
     fn receiver(&self, machine: &Machine) -> Receiver;
 
     /// What could move from this machine. Changes nothing, and works while the app runs.
@@ -105,8 +106,6 @@ pub struct Receiver {
     pub app_installed: bool,
     /// Whether it runs with the profile that an import would change.
     pub app_running: bool,
-    /// The program's version.
-    pub version: Option<String>,
     /// Scopes that can be imported.
     pub scopes: Vec<Scope>,
 }
@@ -186,4 +185,39 @@ fn database_failed(path: &Path, error: rusqlite::Error) -> Error {
     let code = error.sqlite_error_code();
     let why = format!("the database `{}` cannot be used: {code:?}", path.display());
     Error::new(Kind::Io, why).with("path", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const APPS: [App; 5] = [App::Firefox, App::Chromium, App::Chrome, App::VsCode, App::ClaudeCode];
+
+    #[test]
+    fn asking_what_a_machine_can_take_starts_no_program() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        std::fs::create_dir(path("bin")).unwrap();
+        // The shell's own `echo`, so that it works without a PATH that has more.
+        let script = format!("#!/bin/sh\necho \"$0\" >> {}\n", path("started").display());
+        for name in ["firefox", "chromium", "google-chrome-stable", "code", "claude"] {
+            let program = path("bin").join(name);
+            std::fs::write(&program, &script).unwrap();
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        let variables = [("HOME", path("")), ("PATH", path("bin"))];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let machine = Machine::from_environment(variables).unwrap();
+        for app in APPS {
+            let receiver = provider(app).receiver(&machine);
+            assert!(receiver.app_installed, "{app:?}");
+            assert!(!receiver.app_running, "{app:?}");
+        }
+        assert!(!path("started").exists(), "{:?}", std::fs::read_to_string(path("started")));
+        // The programs do tell when they are started.
+        assert_eq!(process::version(&machine, &path("bin/chromium")), None);
+        assert!(path("started").exists());
+    }
 }

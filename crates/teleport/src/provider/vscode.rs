@@ -158,7 +158,6 @@ impl Provider for VsCode {
                 .then(|| "Visual Studio Code is not installed yet".to_owned()),
             app_installed: program.is_some(),
             app_running: Self::holder(&Self::folder(machine)).is_some(),
-            version: program.and_then(|program| process::version(machine, &program)),
             scopes: vec![Scope::Tabs, Scope::Session, Scope::Full],
         }
     }

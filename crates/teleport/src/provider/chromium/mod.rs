@@ -33,16 +33,13 @@ impl Provider for Chromium {
     }
 
     fn receiver(&self, machine: &Machine) -> Receiver {
-        let program = place::program(self.0, machine);
-        let version = program.as_deref().and_then(|program| process::version(machine, program));
-        let is_installed = program.is_some();
+        let is_installed = place::program(self.0, machine).is_some();
         Receiver {
             supported: is_installed,
             limitation: (!is_installed)
                 .then(|| format!("{} is not installed", self.0.display_name())),
             app_installed: is_installed,
             app_running: Root::of(self.0, machine).holder().is_some(),
-            version,
             scopes: vec![Scope::Tabs, Scope::Session, Scope::Full],
         }
     }

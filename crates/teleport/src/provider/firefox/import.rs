@@ -37,7 +37,7 @@ pub(super) fn import(
         let why = "Firefox is not installed";
         return Err(Error::because(Cause::NotImportable, why).hint("Install it, and try again"));
     };
-    refuse_newer(payload, &firefox)?;
+    refuse_newer(payload, firefox.version(machine).as_deref())?;
     let root = Root::of(machine, Some(&firefox));
     let present = root.profile(Some(&firefox)).map(|(_, folder)| folder);
     let running = || present.as_deref().and_then(place::holder);
@@ -155,10 +155,10 @@ fn list_profile(root: &Root, profile: &Path, journal: &mut dyn Journal) -> Resul
 }
 
 /// A whole profile of a newer Firefox makes an older one refuse to start.
-fn refuse_newer(payload: &Payload, firefox: &Installed) -> Result<()> {
+fn refuse_newer(payload: &Payload, version: Option<&str>) -> Result<()> {
     let head = payload.head();
-    let major = |version: &Option<String>| process::major(version.as_ref()?);
-    let (Some(source), Some(here)) = (major(&head.app_version), major(&firefox.version)) else {
+    let source = head.app_version.as_deref().and_then(process::major);
+    let (Some(source), Some(here)) = (source, version.and_then(process::major)) else {
         return Ok(());
     };
     if head.scope == Scope::Full && source > here {

@@ -34,13 +34,13 @@ impl Provider for Firefox {
 
     fn receiver(&self, machine: &Machine) -> Receiver {
         let installed = Installed::find(machine);
-        let profile = Root::of(machine, installed.as_ref()).profile(installed.as_ref());
+        let root = Root::found(machine, installed.as_ref());
+        let profile = root.and_then(|root| root.profile(installed.as_ref()));
         Receiver {
             supported: installed.is_some(),
             limitation: installed.is_none().then(|| "Firefox is not installed".to_owned()),
             app_installed: installed.is_some(),
             app_running: profile.is_some_and(|(_, folder)| place::holder(&folder).is_some()),
-            version: installed.and_then(|firefox| firefox.version),
             scopes: vec![Scope::Tabs, Scope::Session, Scope::Full],
         }
     }
@@ -107,9 +107,9 @@ impl Provider for Firefox {
         close_running_app: bool,
     ) -> Result<Undone> {
         let installed = Installed::find(machine);
-        let root = Root::of(machine, installed.as_ref());
+        let root = Root::found(machine, installed.as_ref());
         process::make_closed(App::Firefox, close_running_app, &|| {
-            place::holder(&root.profile(installed.as_ref())?.1)
+            place::holder(&root.as_ref()?.profile(installed.as_ref())?.1)
         })?;
         undo::undo(changes)
     }
@@ -118,7 +118,8 @@ impl Provider for Firefox {
 /// The profile that a plain start opens.
 fn source(machine: &Machine) -> Result<(String, std::path::PathBuf)> {
     let installed = Installed::find(machine);
-    Root::of(machine, installed.as_ref()).profile(installed.as_ref()).ok_or_else(|| {
+    let root = Root::found(machine, installed.as_ref());
+    root.and_then(|root| root.profile(installed.as_ref())).ok_or_else(|| {
         Error::new(Kind::NotFound, "Firefox has no profile here")
             .hint("Start it once, or name another app")
     })

@@ -33,7 +33,8 @@ pub(super) struct Installed {
     pub(super) program: PathBuf,
     /// Its own folder, which it writes into the profiles that are its own.
     folder: Option<PathBuf>,
-    pub(super) version: Option<String>,
+    /// As its files have it; not every installation has them where its program is.
+    written: Option<String>,
     /// `version_build/platform build`, as it writes it into a profile.
     full_version: Option<String>,
 }
@@ -64,8 +65,12 @@ impl Installed {
             let platform = of(&platform, "Build", "BuildID").unwrap_or_else(|| build.clone());
             Some(format!("{version}_{build}/{platform}"))
         });
-        let version = version.or_else(|| process::version(machine, &program));
-        Some(Self { program, folder, version, full_version })
+        Some(Self { program, folder, written: version, full_version })
+    }
+
+    /// Its version. The program is started and asked where no file says it.
+    pub(super) fn version(&self, machine: &Machine) -> Option<String> {
+        self.written.clone().or_else(|| process::version(machine, &self.program))
     }
 
     /// What a profile says that belongs to this installation. Without it a plain start passes the
@@ -84,6 +89,24 @@ impl Installed {
     }
 }
 
+/// Where it keeps its profiles below a home: until some version, and since then.
+fn below(home: &Path, config: &Path) -> [PathBuf; 2] {
+    [home.join(".mozilla/firefox"), config.join("mozilla/firefox")]
+}
+
+fn plain(machine: &Machine) -> [PathBuf; 2] {
+    below(&machine.home, &machine.config)
+}
+
+fn snaps(machine: &Machine) -> [PathBuf; 2] {
+    let snap = machine.home.join("snap/firefox/common");
+    below(&snap, &snap.join(".config"))
+}
+
+fn is_snap(installed: Option<&Installed>) -> bool {
+    installed.is_some_and(|firefox| firefox.program.starts_with("/snap"))
+}
+
 /// A folder of profiles.
 #[derive(Clone, Debug)]
 pub(super) struct Root(pub(super) PathBuf);
@@ -91,24 +114,26 @@ pub(super) struct Root(pub(super) PathBuf);
 impl Root {
     /// The one in use; the one that a first start of `installed` would make when there is none.
     pub(super) fn of(machine: &Machine, installed: Option<&Installed>) -> Self {
-        let below = |base: &Path, config: &Path| {
-            [base.join(".mozilla/firefox"), config.join("mozilla/firefox")]
+        let first = || {
+            let [legacy, xdg] = plain(machine);
+            let version = installed.and_then(|firefox| firefox.version(machine));
+            match version.and_then(|version| process::major(&version)) {
+                _ if is_snap(installed) => snaps(machine)[0].clone(),
+                Some(major) if major < XDG_SINCE => legacy,
+                _ => xdg,
+            }
         };
-        let snap = machine.home.join("snap/firefox/common");
+        Self::found(machine, installed).unwrap_or_else(|| Self(first()))
+    }
+
+    /// The one in use.
+    pub(super) fn found(machine: &Machine, installed: Option<&Installed>) -> Option<Self> {
         let flatpak = machine.home.join(".var/app/org.mozilla.firefox");
-        let [legacy, xdg] = below(&machine.home, &machine.config);
-        let snaps = below(&snap, &snap.join(".config"));
-        let is_snap = installed.is_some_and(|firefox| firefox.program.starts_with("/snap"));
-        let first = match installed.and_then(|firefox| process::major(firefox.version.as_ref()?)) {
-            _ if is_snap => snaps[0].clone(),
-            Some(major) if major < XDG_SINCE => legacy.clone(),
-            _ => xdg.clone(),
-        };
         // The old place wins where both are.
-        let mut known = vec![legacy, xdg];
+        let mut known = Vec::from(plain(machine));
         known.extend(below(&flatpak, &flatpak.join("config")));
-        known.splice(if is_snap { 0..0 } else { 2..2 }, snaps);
-        Self(known.into_iter().find(|root| root.join("profiles.ini").is_file()).unwrap_or(first))
+        known.splice(if is_snap(installed) { 0..0 } else { 2..2 }, snaps(machine));
+        known.into_iter().find(|root| root.join("profiles.ini").is_file()).map(Self)
     }
 
     /// Its list of profiles.
