@@ -80,6 +80,8 @@ pub(super) struct Rate {
     /// When a frame was last made finer for what had settled.
     settled_at: Option<Duration>,
     cost: [f64; 4],
+    /// Whether any frame has taught what this content costs.
+    taught: bool,
     plan: Plan,
 }
 
@@ -90,6 +92,8 @@ struct Plan {
     class: Class,
     /// Bits predicted for changed and for sharpened macroblocks.
     predicted: [f64; 2],
+    /// Bits that it may take.
+    allowed: f64,
 }
 
 impl Rate {
@@ -105,7 +109,8 @@ impl Rate {
             changed_at: vec![Duration::ZERO; macroblocks],
             settled_at: None,
             cost: FIRST_COSTS,
-            plan: Plan { quantizer: SHARP, class: Class::Intra, predicted: [0.0; 2] },
+            taught: false,
+            plan: Plan { quantizer: SHARP, class: Class::Intra, predicted: [0.0; 2], allowed: 0.0 },
         }
     }
 
@@ -170,24 +175,34 @@ impl Rate {
         if quantizer < SHARP {
             self.settled_at = Some(now);
         }
-        self.plan = Plan { quantizer, class, predicted: predict(quantizer) };
+        self.plan = Plan { quantizer, class, predicted: predict(quantizer), allowed };
         Some(quantizer)
+    }
+
+    /// Whether a keyframe came out so much larger than it may be that a path with room for it would carry another
+    /// one sooner. Then what it costs has been learned, and it is to be planned again.
+    ///
+    /// A keyframe builds on nothing, so nothing is lost by throwing one away; and the first is where costs are
+    /// least known, and a path that has just become narrow least bears it.
+    pub(super) fn is_too_much(&mut self, bytes: usize) -> bool {
+        /// So much more is worth the time that it takes to encode it once more: then it is a second and more
+        /// that a narrow path would be busy with it, at the rates of usual ones never.
+        const TOO_MUCH: f64 = 3.0;
+        let Plan { quantizer, class, allowed, .. } = self.plan;
+        let again = class == Class::Intra
+            && quantizer < COARSEST
+            && bytes as f64 * 8.0 > (allowed * TOO_MUCH).max(TELLING);
+        if again {
+            self.learn(bytes);
+        }
+        again
     }
 
     /// Takes in what the planned frame came to.
     pub(super) fn spent(&mut self, bytes: usize, unchanged: &[u8]) {
-        let bits = bytes as f64 * 8.0;
-        self.path.spend(bits);
-        let Plan { quantizer, class, predicted } = self.plan;
-        let total = predicted[0] + predicted[1];
-        if bits.max(total) > TELLING && total > 0.0 {
-            // Half the way in one frame, on a logarithmic scale: content changes at once, but one
-            // odd frame should not.
-            let off = (bits / total).clamp(1.0 / 16.0, 16.0);
-            for (class, predicted) in [(class, predicted[0]), (Class::Sharpened, predicted[1])] {
-                self.cost[class as usize] *= off.powf(0.5 * predicted / total);
-            }
-        }
+        self.path.spend(bytes as f64 * 8.0);
+        self.learn(bytes);
+        let Plan { quantizer, class, .. } = self.plan;
         for (old, &unchanged) in self.quantizer.iter_mut().zip(unchanged) {
             if unchanged == 0 || class == Class::Intra || *old > quantizer {
                 *old = quantizer;
@@ -200,6 +215,27 @@ impl Rate {
             for beside in neighbours(index, columns, unchanged.len()) {
                 self.quantizer[beside] = self.quantizer[beside].max(quantizer);
             }
+        }
+    }
+
+    /// Learns from the planned frame what such content costs.
+    fn learn(&mut self, bytes: usize) {
+        let bits = bytes as f64 * 8.0;
+        let Plan { class, predicted, .. } = self.plan;
+        let total = predicted[0] + predicted[1];
+        if bits.max(total) <= TELLING || total <= 0.0 {
+            return;
+        }
+        let off = (bits / total).clamp(1.0 / 16.0, 16.0);
+        if !std::mem::replace(&mut self.taught, true) && off > 1.0 {
+            // All that is known is that it is worse than text: so it is in whatever frame it comes.
+            self.cost.iter_mut().for_each(|cost| *cost *= off);
+            return;
+        }
+        // Half the way in one frame, on a logarithmic scale: content changes at once, but one
+        // odd frame should not.
+        for (class, predicted) in [(class, predicted[0]), (Class::Sharpened, predicted[1])] {
+            self.cost[class as usize] *= off.powf(0.5 * predicted / total);
         }
     }
 
@@ -405,6 +441,26 @@ mod tests {
         let later = Duration::from_secs(1);
         let sharper = rate.plan(later, &luma, 160, &caret, Mode::Delta, false).unwrap();
         assert!(sharper < COARSEST);
+    }
+
+    #[test]
+    fn the_first_keyframe_that_is_far_too_large_is_made_again_and_teaches_what_all_of_it_costs() {
+        let mut rate = rate(2_000);
+        let (luma, whole) = (busy(), [0; 100]);
+        let mut encode = |now, mode| {
+            let quantizer = rate.plan(now, &luma, 160, &whole, mode, false)?;
+            let size = |quantizer| (200_000.0 * share(quantizer)) as usize;
+            let again = mode == Mode::Keyframe && rate.is_too_much(size(quantizer));
+            let last =
+                if again { rate.plan(now, &luma, 160, &whole, mode, false)? } else { quantizer };
+            assert!(!rate.is_too_much(size(last)) || last == COARSEST, "once is enough");
+            rate.spent(size(last), &whole);
+            Some((quantizer, last))
+        };
+        let (first, last) = encode(FRAME, Mode::Keyframe).unwrap();
+        assert!(first < last, "{first} and then {last}");
+        // 25 KB may be on the way, and more than that is.
+        assert_eq!(encode(FRAME * 2, Mode::Delta), None);
     }
 
     #[test]

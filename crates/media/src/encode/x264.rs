@@ -115,7 +115,7 @@ impl Encoder for X264 {
             _ => 0,
         };
         let (luma, chroma) = self.canvas.planes().split_at(self.canvas.luma().len());
-        let picture = Picture {
+        let mut picture = Picture {
             luma: luma.as_ptr(),
             chroma: chroma.as_ptr(),
             mb_info: if mode == Mode::Delta { self.unchanged.as_ptr() } else { null() },
@@ -127,7 +127,27 @@ impl Encoder for X264 {
         // SAFETY: the planes are those of the size the encoder was opened with, luma rows and
         // interleaved chroma rows `width` apart; `mb_info` has a byte for every macroblock. All
         // outlive the call, after which x264 reads none of them.
-        let encoded = unsafe { self.library.encode(&picture) }?;
+        let mut encoded = unsafe { self.library.encode(&picture) }?;
+        if mode == Mode::Keyframe
+            && self.fixed.is_none()
+            && let Some(first) = &encoded
+            && self.rate.is_too_much(first.payload.len())
+            && let Some(coarser) = self.rate.plan(
+                frame.captured_at,
+                self.canvas.luma(),
+                width,
+                &self.unchanged,
+                mode,
+                moved.is_some(),
+            )
+            && coarser > quantizer
+        {
+            picture.quantizer = c_int::from(coarser);
+            // Each picture of a stream is later than the one before.
+            picture.pts = picture.pts.saturating_add(1);
+            // SAFETY: as above; the planes are the same.
+            encoded = unsafe { self.library.encode(&picture) }?;
+        }
         if let Some(encoded) = &encoded {
             self.rate.spent(encoded.payload.len(), &self.unchanged);
         }
