@@ -28,7 +28,7 @@ pub use cursor::Cursor;
 pub use demand::{Demand, Settings};
 pub use fanout::ViewerStats;
 pub use hold::{Closing, Hold};
-pub use ladder::Path;
+pub use ladder::{Arrival, Path};
 pub use sessions::{
     Adopt, Attach, Carrier, Launch, Limits, Open, Opened, Policy, Preferences, SessionInfo,
     Sessions,

@@ -10,6 +10,7 @@ pub mod body;
 mod client;
 mod door;
 mod echo;
+mod flying;
 pub mod grpc;
 pub mod page;
 mod pointer;

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout};
 use crate::client::{Received, closed};
 use crate::door::Pass;
 use crate::echo::Echo;
-use crate::viewer::{self, Carrier, End, Frame, Heard, Wanted};
+use crate::viewer::{self, Carrier, End, Frame, Heard, Room, Wanted};
 
 /// How long a relay may leave what is sent unread. It reads always, so this is a matter of the network.
 const UNREAD: Duration = Duration::from_secs(20);
@@ -84,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Carrier for Relay<S> {
         }
     }
 
-    fn room(&self, interval: Duration) -> Option<Duration> {
+    fn room(&self, interval: Duration) -> Room {
         self.echo.room(interval, Instant::now().into_std())
     }
 

@@ -8,8 +8,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use spaceport_session::{
-    Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo, Sessions,
-    Subscriber,
+    Arrival, Attach, Carrier as Sort, Cursor, Event, Path, Policy, Preferences, SessionInfo,
+    Sessions, Subscriber,
 };
 use spaceport_types::{Bitrate, Error, Geometry, Kind, MediaKey, Packet, Result, SessionId};
 use spaceport_wire::close::CloseCode;
@@ -44,15 +44,24 @@ pub(crate) trait Carrier: Send {
     /// it is dropped.
     fn hear(&mut self) -> impl Future<Output = Result<Heard, End>> + Send;
 
-    /// For how long from now it takes another frame, when one comes every `interval`; `None` while it
-    /// takes none. When it does again, [`Carrier::hear`] returns.
-    fn room(&self, interval: Duration) -> Option<Duration>;
+    /// Whether it takes another frame, when one comes every `interval`. When that changes otherwise than
+    /// with time, [`Carrier::hear`] returns.
+    fn room(&self, interval: Duration) -> Room;
 
     /// Finds out whether the client lives. Called every [`KEEP_ALIVE`].
     fn keep_alive(&mut self) -> impl Future<Output = Result<(), End>> + Send;
 
     /// Says goodbye.
     fn close(self, code: CloseCode) -> impl Future<Output = ()> + Send;
+}
+
+/// Whether a carrier takes another frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It does, for so long from now.
+    Takes(Duration),
+    /// It does not, or not before so long from now.
+    Waits(Option<Duration>),
 }
 
 /// What a viewer wants that is none of the usual ones.
@@ -93,17 +102,15 @@ pub(crate) struct Arrived {
     pub(crate) bytes: usize,
     /// How much longer it took than the quickest.
     pub(crate) waited: Duration,
+    /// How much of that the path was busy with it and not with those before it.
+    pub(crate) took: Duration,
 }
 
 impl Arrived {
     /// What this tells of the path.
     fn path(self) -> Path {
-        /// What takes less is no measure of a rate: the machine may have been busy.
-        const MEASURE: Duration = Duration::from_millis(50);
-        let Self { bytes, waited } = self;
-        let rate = || Bitrate::from_bps((bytes as f64 * 8.0 / waited.as_secs_f64()) as u64);
-        let through = (waited >= MEASURE).then(rate);
-        Path { capacity: None, queued: waited, through }
+        let Self { bytes, waited, took } = self;
+        Path { capacity: None, queued: waited, arrival: Some(Arrival { bytes, took }) }
     }
 }
 
@@ -236,9 +243,14 @@ impl Viewer {
         keep_alives.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let room = carrier.room(self.interval);
-            self.subscriber.take(room.is_some());
+            let takes = matches!(room, Room::Takes(_));
+            self.subscriber.take(takes);
+            let passes = match room {
+                Room::Takes(passes) => Some(passes),
+                Room::Waits(passes) => passes,
+            };
             // Without an end in sight there is nothing to look at later.
-            let passes = room.filter(|room| *room < KEEP_ALIVE);
+            let passes = passes.filter(|passes| *passes < KEEP_ALIVE);
             let step = tokio::select! {
                 heard = carrier.hear() => match heard {
                     Ok(Heard::Text(text)) => self.hear(carrier, &text).await,
@@ -257,7 +269,7 @@ impl Viewer {
                     }
                     Err(end) => Err(end),
                 },
-                event = self.subscriber.recv(), if room.is_some() => self.show(carrier, event).await,
+                event = self.subscriber.recv(), if takes => self.show(carrier, event).await,
                 () = sleep(passes.unwrap_or_default()), if passes.is_some() => Ok(()),
                 _ = keep_alives.tick() => carrier.keep_alive().await,
             };

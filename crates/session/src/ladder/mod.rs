@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use spaceport_types::{Bitrate, Error, SessionId, Size, ViewerId};
 
-pub use path::Path;
+pub use path::{Arrival, Path};
 
 pub(crate) use policy::Rung;
 use policy::{Move, Policy};

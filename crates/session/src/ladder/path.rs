@@ -21,9 +21,29 @@ pub struct Path {
     /// How long what is handed over now waits before it is through, in queues that the carrier knows of:
     /// a pacer, the buffers of a connection, those on the way.
     pub queued: Duration,
-    /// What went through while something waited there: no estimate, and only worth something then.
-    pub through: Option<Bitrate>,
+    /// What arrived last, where the carrier knows that: `queued` is then how much longer it took than the
+    /// quickest, its own length on the path included.
+    pub arrival: Option<Arrival>,
 }
+
+/// A packet that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its length.
+    pub bytes: usize,
+    /// How long the path was busy with it alone: since the one before it had arrived, or since it could have.
+    pub took: Duration,
+}
+
+impl Arrival {
+    /// The rate that it went through at.
+    fn rate(self) -> Option<f64> {
+        (self.took >= TELLING).then(|| self.bytes as f64 * 8.0 / self.took.as_secs_f64())
+    }
+}
+
+/// What takes less is no measure of a rate: the machine may have been busy.
+const TELLING: Duration = Duration::from_millis(50);
 
 /// A packet that waited longer was held up. Half of what a person notices, and more than a busy
 /// machine needs to wake a task.
@@ -60,7 +80,8 @@ const OF_ESTIMATE: f64 = 0.9;
 /// No limit is lower: what cannot carry this carries no picture.
 const FLOOR: Bitrate = Bitrate::from_kbps(100);
 
-/// For how long after a cut less is sent still, and how much: until the buffers on the way are empty.
+/// For how long after a cut less is sent still, and how much: until the buffers on the way are empty. Where
+/// arrivals are known, frames wait for those before them, and nothing more is in the buffers.
 const DRAIN: Duration = Duration::from_secs(1);
 const DRAIN_SHARE: f64 = 0.7;
 
@@ -116,7 +137,7 @@ pub(super) struct Track {
     /// What it said last that went through.
     through: Option<f64>,
     /// The bytes of an arrival that was held up for so long that the path must be much narrower.
-    narrower: Option<f64>,
+    narrower: Option<u64>,
     strained_at: Option<Instant>,
     settled_at: Option<Instant>,
     raise: Raise,
@@ -166,8 +187,7 @@ impl Track {
         let Some(queued_at) = queued_at else { return false };
         // Its own way takes as long as it is large; what it takes beyond that at the rate that is taken
         // for right is a wait, like that behind those before it.
-        let rate = self.limit.unwrap_or(current.bps() as f64).max(FLOOR.bps() as f64);
-        let way = Duration::from_secs_f64(bytes as f64 * 8.0 / rate);
+        let way = self.way(bytes, current);
         let wait = now.saturating_duration_since(queued_at).saturating_sub(way);
         self.waited(wait + self.below(now), now, ceiling, current)
     }
@@ -185,16 +205,26 @@ impl Track {
             let limit = capacity.bps() as f64 * OF_ESTIMATE;
             self.limit = (limit < ceiling.bps() as f64).then_some(limit.max(FLOOR.bps() as f64));
         }
-        self.below = Some((path.queued, now));
-        self.through = path.through.map(|rate| rate.bps() as f64);
-        if self.is_much_narrower(path.queued, now, current) {
+        // As in `sent`: what it takes by itself is no wait.
+        let way =
+            path.arrival.map_or(Duration::ZERO, |arrival| self.way(arrival.bytes as u64, current));
+        let wait = path.queued.saturating_sub(way);
+        self.below = Some((wait, now));
+        self.through = path.arrival.and_then(Arrival::rate);
+        if self.is_much_narrower(path, now, current) {
             self.cut(now, path.queued, current);
             return true;
         }
         if self.last_sent.is_some_and(|at| now < at + TOLD) {
             return false; // what is sent knows the rest of the wait
         }
-        self.waited(path.queued, now, ceiling, current)
+        self.waited(wait, now, ceiling, current)
+    }
+
+    /// How long `bytes` are at the rate that is taken for right.
+    fn way(&self, bytes: u64, current: Bitrate) -> Duration {
+        let rate = self.limit.unwrap_or(current.bps() as f64).max(FLOOR.bps() as f64);
+        Duration::from_secs_f64(bytes as f64 * 8.0 / rate)
     }
 
     /// Sets what those beyond the carrier take.
@@ -213,6 +243,7 @@ impl Track {
     /// What pictures may take now.
     pub(super) fn limit(&self, now: Instant) -> Option<Bitrate> {
         let draining = !self.estimated
+            && self.below.is_none()
             && self.raise.steps == 0
             && self.strained_at.is_some_and(|at| now < at + DRAIN);
         let share = if draining { DRAIN_SHARE } else { 1.0 };
@@ -242,14 +273,17 @@ impl Track {
     }
 
     /// Whether this arrival and the one before say so.
-    fn is_much_narrower(&mut self, waited: Duration, now: Instant, current: Bitrate) -> bool {
+    fn is_much_narrower(&mut self, path: Path, now: Instant, current: Bitrate) -> bool {
         let settled = self.settled_at.is_none_or(|at| now >= at);
         let sent = self.limit.unwrap_or(current.bps() as f64).min(current.bps() as f64);
-        let slow = self.through.filter(|&rate| waited >= LATE && rate < sent * NARROWER && settled);
-        let bytes = slow.map(|rate| rate * waited.as_secs_f64() / 8.0);
+        let slow = path.arrival.filter(|arrival| {
+            let rate = arrival.rate().is_some_and(|rate| rate < sent * NARROWER);
+            rate && path.queued >= LATE && settled
+        });
+        let bytes = slow.map(|arrival| arrival.bytes as u64);
         let before = std::mem::replace(&mut self.narrower, bytes);
         let both = before.zip(bytes).map(|(before, bytes)| before + bytes);
-        let narrower = both.is_some_and(|bytes| bytes >= FULL_WITH as f64);
+        let narrower = both.is_some_and(|bytes| bytes >= FULL_WITH);
         if narrower {
             self.narrower = None;
         }
@@ -316,12 +350,17 @@ impl Track {
         if used < limit * PROOF && unproved {
             return;
         }
+        let step = if self.raise.steps < FIRST_STEPS { FIRST_STEP } else { LATER_STEP };
+        // Where the rate that goes through shows, no more than that is tried.
+        let most = self.through.filter(|_| self.below.is_some_and(|(_, at)| now < at + TOLD));
+        let raised = most.map_or(limit * step, |most| most.min(limit * step));
+        if raised <= limit {
+            return;
+        }
         self.raise.steps += 1;
         if self.raise.steps > FIRST_STEPS {
             self.raise.interval = RAISE.0;
         }
-        let step = if self.raise.steps <= FIRST_STEPS { FIRST_STEP } else { LATER_STEP };
-        let raised = limit * step;
         self.limit = (raised < ceiling.bps() as f64).then_some(raised);
         self.raise.since = Some(now);
         self.raise.bytes = 0;
@@ -402,16 +441,16 @@ pub(super) mod tests {
     }
 
     /// An arrival of `bytes` that took `waited` longer than it should have.
-    fn arrival(bytes: f64, waited: Duration) -> Path {
-        let through = Bitrate::from_bps((bytes * 8.0 / waited.as_secs_f64()) as u64);
-        Path { capacity: None, queued: waited, through: Some(through) }
+    fn arrival(bytes: usize, waited: Duration) -> Path {
+        let arrival = Some(Arrival { bytes, took: waited });
+        Path { capacity: None, queued: waited, arrival }
     }
 
     #[test]
     fn two_arrivals_that_took_much_too_long_are_enough() {
         let (mut track, now) = (Track::default(), Line::new().now);
         track.sent(Some(now), 30_000, now, CEILING, CEILING);
-        let late = arrival(20_000.0, Duration::from_millis(160));
+        let late = arrival(20_000, Duration::from_millis(160));
         assert!(!track.told(late, now + late.queued, CEILING, CEILING), "one may be a hiccup");
         let now = now + late.queued * 2;
         assert!(track.told(late, now, CEILING, CEILING));
@@ -425,8 +464,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_busy_machine_and_a_large_keyframe_are_no_narrow_path() {
-        let small = arrival(2_000.0, Duration::from_millis(160));
-        let large = arrival(200_000.0, Duration::from_millis(200));
+        let small = arrival(2_000, Duration::from_millis(160));
+        let large = arrival(200_000, Duration::from_millis(200));
         for late in [small, large] {
             let (mut track, now) = (Track::default(), Line::new().now);
             track.sent(Some(now), 30_000, now, CEILING, CEILING);

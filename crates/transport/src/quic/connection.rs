@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use web_transport_quinn::{RecvStream, SendStream, Session};
 
 use super::frames::{Frames, Sent};
-use crate::viewer::{Carrier, End, Frame, Heard};
+use crate::viewer::{Carrier, End, Frame, Heard, Room};
 
 /// How long a client may leave a control message unread. As on a WebSocket; QUIC itself notices in less when
 /// nobody is there at all.
@@ -83,7 +83,7 @@ impl Carrier for Connection {
         }
     }
 
-    fn room(&self, interval: Duration) -> Option<Duration> {
+    fn room(&self, interval: Duration) -> Room {
         self.frames.room(interval)
     }
 

@@ -1,12 +1,14 @@
 //! Frames on their way to one viewer.
 //!
 //! On streams: each frame has one, and a frame counts as on its way until the client has acknowledged all of
-//! it; in datagrams, until the last of them has room in QUIC's buffer. The oldest tells how far the path is behind: while that is more than one and a half frames, the viewer
-//! takes no further one. What cannot be sent in time so stays in the subscriber's queue, where a newer frame
-//! replaces it, and not in here, where it would only delay what is newer.
+//! it; in datagrams, until the last of them has room in QUIC's buffer. Whether the path takes another is told by
+//! those on their way ([`Flying`]) and, before any of them is late, by acknowledgements ([`Flight`]). What cannot be
+//! sent in time so stays in the subscriber's queue, where a newer frame replaces it, and not in here, where it would
+//! only delay what is newer.
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,7 +21,10 @@ use spaceport_wire::datagram::{Header, pieces};
 use tokio::time::Instant;
 use web_transport_quinn::{SendStream, Session};
 
-use crate::viewer::{Arrived, End, Frame};
+use super::congestion;
+use super::flight::Flight;
+use crate::flying::Flying;
+use crate::viewer::{Arrived, End, Frame, Room};
 
 /// What a client may take to acknowledge what it has, by RFC 9000 §18.2 (`max_ack_delay`).
 const ACK_DELAY: Duration = Duration::from_millis(25);
@@ -45,35 +50,15 @@ pub(super) struct Frames {
     next_id: u64,
     /// The keyframe since the start, and the frame since that.
     place: (i32, i32),
-    /// The frames that have not arrived: since when they have been on their way, and their bytes.
-    begun: BTreeMap<u64, (Instant, usize)>,
+    /// The frames that have not arrived.
+    begun: Flying,
     /// The one that QUIC has not taken all of yet. Only one at a time: of several QUIC would take from any
     /// what the client has room for, and the newest might use up what the oldest waits for.
     writing: Option<(u64, BoxFuture<'static, Option<Written>>)>,
     arriving: FuturesUnordered<BoxFuture<'static, (u64, Sent)>>,
-    way: Way,
-}
-
-/// How long the way there and back is when nothing waits on it.
-///
-/// What QUIC measures grows with the queues that its own packets make, and would let them grow.
-#[derive(Debug, Default)]
-struct Way(Option<(Duration, Instant)>);
-
-impl Way {
-    /// How much of a shorter time is forgotten: a viewer may come to be farther away.
-    const FORGET: f64 = 0.01;
-
-    /// The shortest time of late, `measured` included.
-    fn time(&self, measured: Duration, now: Instant) -> Duration {
-        let Some((shortest, at)) = self.0 else { return measured };
-        let passed = now.saturating_duration_since(at);
-        measured.min(shortest + passed.mul_f64(Self::FORGET))
-    }
-
-    fn learn(&mut self, measured: Duration, now: Instant) {
-        self.0 = Some((self.time(measured, now), now));
-    }
+    flight: Arc<Flight>,
+    /// Where the client was when that was found: with a new address it gets another.
+    remote: SocketAddr,
 }
 
 /// What there is to wait for once QUIC has taken a frame.
@@ -95,16 +80,26 @@ pub(super) enum Sent {
 
 impl Frames {
     pub(super) fn new(session: Session, video: Video) -> Self {
+        let remote = session.remote_address();
+        let flight = congestion::flight(&session).unwrap_or_default();
         Self {
             session,
             video,
             next_id: 0,
             place: (0, 0),
-            begun: BTreeMap::new(),
+            begun: Flying::default(),
             writing: None,
             arriving: FuturesUnordered::new(),
-            way: Way::default(),
+            flight,
+            remote,
         }
+    }
+
+    /// How long the way there and back is when nothing waits on it.
+    ///
+    /// What QUIC measures grows with the queues that its own packets make, and would let them grow.
+    fn way(&self) -> Duration {
+        self.flight.way().unwrap_or_else(|| self.session.rtt())
     }
 
     /// Starts to send a frame. [`Frames::sent`] goes on with it.
@@ -119,6 +114,11 @@ impl Frames {
         while self.writing.is_some() {
             self.sent().await;
         }
+        let remote = self.session.remote_address();
+        if remote != self.remote {
+            self.remote = remote;
+            self.flight = congestion::flight(&self.session).unwrap_or_default();
+        }
         let id = self.next_id;
         self.next_id += 1;
         let session = self.session.clone();
@@ -132,7 +132,7 @@ impl Frames {
             }
             Video::Datagrams => Box::pin(in_datagrams(session, id, frame)),
         };
-        self.begun.insert(id, (Instant::now(), bytes));
+        self.begun.begin(id, bytes, Instant::now().into_std());
         self.writing = Some((id, writing));
         // A path with room takes it at once.
         let lost = poll!(pin!(self.sent())) == Poll::Ready(Sent::Lost);
@@ -151,24 +151,21 @@ impl Frames {
         group * GROUP + (GROUP - 1 - index.min(GROUP - 1))
     }
 
-    /// For how long the path takes another frame, when one comes every `interval`; `None` while it
-    /// takes none.
-    pub(super) fn room(&self, interval: Duration) -> Option<Duration> {
+    /// Whether the path takes another frame, when one comes every `interval`.
+    pub(super) fn room(&self, interval: Duration) -> Room {
         if self.writing.is_some() || self.begun.len() >= MAX_BEGUN {
-            return None;
+            return Room::Waits(None);
         }
-        let Some((_, (oldest, _))) = self.begun.first_key_value() else {
-            return Some(Duration::MAX);
-        };
-        let allowed =
-            self.way.time(self.session.rtt(), Instant::now()) + ACK_DELAY + interval * 3 / 2;
-        let left = (*oldest + allowed).saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+        if !self.begun.is_empty() && self.flight.is_behind() {
+            return Room::Waits(None);
+        }
+        self.begun.room(self.way() + ACK_DELAY, interval, Instant::now().into_std())
     }
 
     /// Works on what is being sent, and waits for news of it. Never returns when there is none.
     pub(super) async fn sent(&mut self) -> Sent {
-        let Self { session, begun, writing, arriving, way, .. } = self;
+        let usual = self.way() + ACK_DELAY;
+        let Self { begun, writing, arriving, flight, .. } = self;
         let write = async {
             match writing {
                 Some((id, future)) => (*id, future.await),
@@ -180,20 +177,23 @@ impl Frames {
             (id, written) = write => {
                 *writing = None;
                 let Some(Written::Stream(stream)) = written else {
-                    begun.remove(&id);
+                    begun.lose(id);
                     return if written.is_some() { Sent::On } else { Sent::Lost };
                 };
                 arriving.push(Box::pin(arrival(id, stream)));
                 Sent::On
             }
             Some((id, sent)) = arriving.next() => {
-                let Some((began, bytes)) = begun.remove(&id) else { return sent };
-                let now = Instant::now();
-                way.learn(session.rtt(), now);
-                let usual = way.time(session.rtt(), now) + ACK_DELAY;
-                let waited = now.saturating_duration_since(began).saturating_sub(usual);
-                if sent == Sent::On { Sent::Arrived(Arrived { bytes, waited }) } else { sent }
+                let now = Instant::now().into_std();
+                match sent {
+                    Sent::On => begun.arrive(id, usual, now).map_or(sent, Sent::Arrived),
+                    _ => {
+                        begun.lose(id);
+                        sent
+                    }
+                }
             }
+            () = flight.changed() => Sent::On,
         }
     }
 }

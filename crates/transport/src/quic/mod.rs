@@ -18,6 +18,7 @@ pub mod client;
 mod congestion;
 mod connection;
 mod endpoint;
+mod flight;
 mod frames;
 mod identity;
 mod link;

@@ -35,7 +35,7 @@ use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use crate::door::{Media, machine};
 use crate::echo::Echo;
 use crate::problem::problem;
-use crate::viewer::{self, Carrier, End, Frame as Picture, Heard};
+use crate::viewer::{self, Carrier, End, Frame as Picture, Heard, Room};
 
 /// How long a viewer may stay silent, pongs included, before it counts as gone.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -146,6 +146,10 @@ impl Carrier for Socket {
     }
 
     async fn show(&mut self, picture: Picture) -> Result<(), End> {
+        if let Some(ask) = self.echo.ask(Instant::now().into_std()) {
+            // Sent by itself: behind a TLS record of the picture it would say how long that is.
+            self.push(Message::Ping(ask)).await?;
+        }
         let began = Instant::now().into_std();
         let message = picture.packet.into_message();
         let bytes = message.len();
@@ -170,7 +174,7 @@ impl Carrier for Socket {
         }
     }
 
-    fn room(&self, interval: Duration) -> Option<Duration> {
+    fn room(&self, interval: Duration) -> Room {
         self.echo.room(interval, Instant::now().into_std())
     }
 

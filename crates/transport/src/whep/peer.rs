@@ -987,7 +987,7 @@ impl Peer {
         let queue = self.queued(now);
         if let Some(told) = self.path.as_mut().and_then(|path| path.report(queue, now)) {
             let capacity = Some(told.capacity);
-            let told = session::Path { capacity, queued: told.queued, through: None };
+            let told = session::Path { capacity, queued: told.queued, arrival: None };
             self.subscriber.path(told, now);
         }
     }
