@@ -21,6 +21,9 @@ use tokio::time::{Instant, sleep, timeout};
 const NARROW: u64 = 1_000_000;
 const WIDE: u64 = 8_000_000;
 
+/// The same losses each time.
+const SEED: u64 = 1;
+
 /// Noise on a display, thirty times a second.
 struct Noise {
     stop: Arc<AtomicBool>,
@@ -166,6 +169,13 @@ impl Watcher {
     }
 }
 
+/// What is spoken over QUIC.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Native,
+    WebTransport,
+}
+
 /// A gateway that shows noise, a path to it, and viewers.
 struct World {
     start: Instant,
@@ -194,21 +204,25 @@ impl World {
         Watcher::attach(self.throttle.address(), &self.path, self.start).await
     }
 
-    /// Over QUIC, behind a link.
-    async fn over_quic(&self, up: Profile, down: Profile) -> (Proxy, Watcher) {
-        /// The same losses each time.
-        const SEED: u64 = 1;
+    /// Over QUIC, behind a link whose losses follow from `seed`.
+    async fn over_quic(&self, way: Way, up: Profile, down: Profile, seed: u64) -> (Proxy, Watcher) {
         let opened = self.gateway.open("");
         let quic = opened.quic.as_ref().unwrap();
         let server = (self.gateway.http().ip(), u16::try_from(quic.port).unwrap()).into();
-        let proxy = Proxy::start(server, up, down, SEED).unwrap();
+        let proxy = Proxy::start(server, up, down, seed).unwrap();
         let remote = Remote {
             address: proxy.address(),
             certificates: vec![quic.certificate_sha256.clone()],
         };
         let client = Client::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let ticket = Redacted::new(opened.ticket.clone());
-        let connection = client.connect(&remote, &ticket, Video::Streams).await.unwrap();
+        let connected = match way {
+            Way::Native => client.connect(&remote, &ticket, Video::Streams).await,
+            Way::WebTransport => {
+                client.connect_webtransport(&remote, &ticket, Video::Streams).await
+            }
+        };
+        let connection = connected.unwrap();
         (proxy, Watcher::over_quic(connection, self.start))
     }
 
@@ -365,18 +379,43 @@ async fn eight_one_eight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "one minute; run it alone on a quiet machine"]
 async fn eight_one_eight_over_quic() {
+    eight_one_eight_by(Way::Native).await;
+}
+
+/// The same as a browser speaks it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "one minute; run it alone on a quiet machine"]
+async fn eight_one_eight_over_webtransport() {
+    eight_one_eight_by(Way::WebTransport).await;
+}
+
+async fn eight_one_eight_by(way: Way) {
     let world = World::new().await;
     let path = Profile { delay: Duration::from_millis(20), ..Profile::CLEAR };
-    let (proxy, slow) = world.over_quic(path, path.capped(WIDE)).await;
-    narrows("quic", &world, &slow, |bits| proxy.change(path, path.capped(bits))).await;
+    let (proxy, slow) = world.over_quic(way, path, path.capped(WIDE), SEED).await;
+    let name = format!("{way:?}").to_lowercase();
+    narrows(&name, &world, &slow, |bits| proxy.change(path, path.capped(bits))).await;
+    measured(format_args!("{name}: the link down had {:?}", proxy.counts()[1]));
 }
 
 /// Pictures of a desktop over QUIC where one packet in twenty is lost each way, 40 ms there and back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "half a minute; run it alone on a quiet machine"]
 async fn five_percent_lost_over_quic() {
+    five_percent_lost_by(Way::Native).await;
+}
+
+/// The same as a browser speaks it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "half a minute; run it alone on a quiet machine"]
+async fn five_percent_lost_over_webtransport() {
+    five_percent_lost_by(Way::WebTransport).await;
+}
+
+async fn five_percent_lost_by(way: Way) {
     let world = World::new().await;
-    let (_proxy, lossy) = world.over_quic(Profile::LOSSY5, Profile::LOSSY5).await;
+    let lossy5 = Profile::LOSSY5;
+    let (_proxy, lossy) = world.over_quic(way, lossy5, lossy5, SEED).await;
     sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     sleep(Duration::from_secs(20)).await;
@@ -435,4 +474,13 @@ async fn narrows(name: &str, world: &World, slow: &Watcher, limit: impl Fn(u64))
         percentile(&delays, 100),
         drained.map(|packet| packet.at - narrowed),
     ));
+    // Milliseconds since the path became narrow, milliseconds late, bytes; of each picture that came.
+    let raw: Vec<[u64; 3]> = all
+        .iter()
+        .map(|packet| {
+            let at = (packet.at - narrowed).as_millis() as u64;
+            [at, added(std::slice::from_ref(packet), &usual)[0], packet.bytes as u64]
+        })
+        .collect();
+    measured(format_args!("{name}: raw {}", json!(raw)));
 }
