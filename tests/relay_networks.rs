@@ -2,14 +2,21 @@
 //! one machine works between three, by UDP and where that is blocked.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_tests::{
-    Folder, Gateway, Internet, Relay, Script, Start, TOKEN, binary, cua, measured,
+    Folder, Gateway, Internet, Relay, Script, Start, TOKEN, binary, call_at, cua, measured,
+    wait_until,
 };
-use tokio::time::Instant;
+use spaceport_transport::{Received, websocket};
+use spaceport_types::Redacted;
+use spaceport_wire::control::{LifecycleEvent, ServerMessage};
+use spaceport_wire::pb::{MediaTarget, OpenMediaRequest, OpenMediaResponse, media_target};
+use tokio::time::{Instant, timeout};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -100,6 +107,97 @@ fn a_guest_whose_network_drops_udp_is_reached_by_websocket() {
     assert_eq!(relay.status(ID)["carrier"], "websocket");
     client_plays(&internet, &relay);
     client_sends(&internet, &relay, &guest, "by-websocket");
+}
+
+#[test]
+fn a_guest_moves_to_quic_once_udp_passes_and_what_is_under_way_is_not_disturbed() {
+    let Some(internet) = Internet::new() else { return };
+    let relay = Relay::at(internet.relay(), &[]);
+    internet.block_udp();
+    let guest = guest(&internet, &relay);
+    assert_eq!(relay.status(ID)["carrier"], "websocket");
+    let since = relay.status(ID)["since"].clone();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.unwrap();
+    let mut viewer = runtime.block_on(watch(&relay));
+    runtime.block_on(sees(&mut viewer, 5));
+    // Half of a request, which the guest has begun to read.
+    let begin = || {
+        let mut under_way = TcpStream::connect(relay.http()).unwrap();
+        let head = format!(
+            "POST /m/{ID}/whep HTTP/1.1\r\nHost: relay\r\nAuthorization: Bearer {TOKEN}\r\n\
+             Content-Type: application/sdp\r\nContent-Length: 10\r\nConnection: close\r\n\r\nno "
+        );
+        under_way.write_all(head.as_bytes()).unwrap();
+        under_way
+    };
+    let (idle, mut under_way) = (relay.status(ID)["requests"].as_u64().unwrap(), begin());
+    wait_until("the guest has the request", SOON, || {
+        relay.status(ID)["requests"].as_u64().is_some_and(|requests| requests > idle)
+    });
+    // A file that takes longer than the move does.
+    let shape = "qdisc add dev cable root tbf rate 3mbit burst 32kb latency 400ms";
+    assert!(internet.client("tc").args(shape.split(' ')).status().unwrap().success());
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| client_sends(&internet, &relay, &guest, "across-the-move"));
+        internet.mend();
+        let (began, mut last) = (Instant::now(), Instant::now());
+        wait_until("the guest moves", Duration::from_secs(120), || {
+            // A guest waits ten seconds for the rest.
+            if last.elapsed() > Duration::from_secs(5) {
+                (under_way, last) = (begin(), Instant::now());
+            }
+            let status = relay.status(ID);
+            assert_eq!(status["online"], true, "it is there all the time");
+            runtime.block_on(sees(&mut viewer, 1));
+            status["carrier"] == "quic"
+        });
+        let passed = began.elapsed();
+        measured(format_args!("moved {passed:?} after UDP; sent: {}", sending.is_finished()));
+        under_way.write_all(b"offer..").unwrap();
+        let mut answer = String::new();
+        under_way.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("v=0"), "{answer}");
+        runtime.block_on(sees(&mut viewer, 30));
+        sending.join().unwrap();
+    });
+    assert_eq!(relay.status(ID)["since"], since);
+    assert_eq!(relay.metric("spaceport_relay_machines_moved_total"), 1);
+    assert!(!relay.log().contains("it has moved"), "the viewer keeps it");
+    client_sends(&internet, &relay, &guest, "by-the-new-way");
+    drop(viewer);
+    wait_until("the old tunnel is closed", SOON, || relay.log().contains("it has moved"));
+    assert_eq!(relay.status(ID)["carrier"], "quic");
+    client_plays(&internet, &relay);
+}
+
+/// A viewer of the guest, at the relay.
+async fn watch(relay: &Relay) -> websocket::client::Connection {
+    let display_id = "test-pattern".to_owned();
+    let target = MediaTarget { target: Some(media_target::Target::DisplayId(display_id)) };
+    let request = OpenMediaRequest { target: Some(target), ..OpenMediaRequest::default() };
+    let (http, prefix) = (relay.http(), format!("/m/{ID}"));
+    let opened: OpenMediaResponse =
+        call_at(http, &prefix, TOKEN, "StreamService/OpenMedia", &request).unwrap();
+    let url = format!("ws://{http}{prefix}{}", opened.ws_path);
+    websocket::client::connect(&Redacted::new(url)).await.unwrap()
+}
+
+/// It sees more of the picture, which nothing has stopped.
+async fn sees(viewer: &mut websocket::client::Connection, frames: usize) {
+    let mut seen = 0;
+    while seen < frames {
+        match timeout(SOON, viewer.recv()).await.expect("nothing came") {
+            Received::Packet(..) => seen += 1,
+            Received::Control(ServerMessage::Lifecycle(it)) => {
+                let stopped = matches!(it.event, LifecycleEvent::Suspended { .. });
+                assert!(!stopped, "{it:?}");
+            }
+            Received::Control(_) => {}
+            Received::Closed(error) => panic!("closed instead: {error}"),
+        }
+    }
 }
 
 #[test]

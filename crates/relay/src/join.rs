@@ -9,7 +9,7 @@ use spaceport_wire::relay::{
     FromMachine, FromRelay, Goodbye, Head, Quic, Reach, Refusal, Register, Registered, VERSION,
 };
 use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf, split};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
@@ -26,6 +26,9 @@ const SILENCE: Duration = Duration::from_secs(12);
 
 /// How long the last message may take to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long a tunnel that was moved from may stay at most: a minute more than the machine keeps it by itself.
+const MOVED: Duration = Duration::from_secs(660);
 
 /// The most relays that may be between a machine and the one that it registers at.
 const MAX_HOPS: usize = 4;
@@ -87,6 +90,9 @@ pub(crate) async fn serve(shared: Shared, tunnel: Tunnel) {
         Carrier::WebSocket => shared.counters.joined_websocket.add(1),
         Carrier::Memory => {}
     }
+    if register.moves {
+        shared.counters.moved.add(1);
+    }
     tunnel.admit();
     let began = Instant::now();
     tracing::info!(machine = %register.machine, "a machine has come");
@@ -118,7 +124,7 @@ async fn hear(tunnel: &Tunnel) -> Result<(Stream, Who)> {
     }
 }
 
-type Admitted = (Registered, crate::directory::Presence, tokio::sync::oneshot::Receiver<Goodbye>);
+type Admitted = (Registered, crate::directory::Presence, watch::Receiver<Option<Goodbye>>);
 
 /// Whether it may. This writes to the disk, so not on this thread.
 async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<Admitted> {
@@ -148,6 +154,7 @@ async fn admit(shared: &Shared, tunnel: &Tunnel, register: &Register) -> Result<
             machine_token,
             public_url: shared.public_url.clone().unwrap_or_default(),
             relay: shared.relay_id.clone(),
+            moves: true,
             quic: Some(Quic {
                 port: shared.quic.local_addr().port(),
                 certificates: shared.quic.identity().hashes(),
@@ -197,21 +204,27 @@ fn check_hops(hops: &[String], me: &str) -> Result<()> {
 async fn attend(
     tunnel: &Tunnel,
     control: Stream,
-    mut bye: tokio::sync::oneshot::Receiver<Goodbye>,
+    mut bye: watch::Receiver<Option<Goodbye>>,
 ) -> &'static str {
     let (receive, mut send): (ReadHalf<_>, WriteHalf<_>) = split(control);
     let mut messages = Reader::<_, FromMachine>::new(receive);
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut beat, mut heard) = (0_u64, Instant::now());
+    // It is reached by another tunnel, and closes this one when it has answered what came by it.
+    let mut moved: Option<Instant> = None;
     loop {
         tokio::select! {
             message = messages.next() => match message {
                 Ok(Some(FromMachine::Beat(_))) => heard = Instant::now(),
                 Ok(Some(FromMachine::Bye)) => return "it left",
                 Ok(Some(FromMachine::Proof(_))) => return "it said what only nodes say",
+                Ok(None) if moved.is_some() => return "it has moved",
                 Ok(None) => return "the connection was closed",
                 Err(error) => {
+                    if moved.is_some() {
+                        return "it has moved";
+                    }
                     tracing::debug!(%error, "what a machine says");
                     return "the connection was lost";
                 }
@@ -219,6 +232,9 @@ async fn attend(
             _ = beats.tick() => {
                 if heard.elapsed() > SILENCE {
                     return "it went silent";
+                }
+                if moved.is_some_and(|since| since.elapsed() > MOVED) {
+                    return "it has moved";
                 }
                 beat += 1;
                 // One that does not read has the rest of its silence to begin to.
@@ -228,8 +244,19 @@ async fn attend(
                     Err(_) => return "it went silent",
                 }
             }
-            why = &mut bye => {
-                let Ok(why) = why else { return "the connection was lost" };
+            told = bye.changed() => {
+                if told.is_err() {
+                    // Who moved is gone by the later tunnel, or has come again by another.
+                    return if moved.is_some() { "it has moved" } else { "the connection was lost" };
+                }
+                let Some(why) = *bye.borrow_and_update() else { continue };
+                if why == Goodbye::Moved {
+                    moved = Some(Instant::now());
+                    match timeout(SILENCE, write(&mut send, &FromRelay::Bye(why))).await {
+                        Ok(Ok(())) => continue,
+                        _ => return "the connection was lost",
+                    }
+                }
                 let said = async {
                     say_last_half(&mut send, &FromRelay::Bye(why)).await?;
                     // What was said last would be lost with the connection: the machine closes it.
@@ -240,6 +267,7 @@ async fn attend(
                 return match why {
                     Goodbye::Stopping => "the relay stops",
                     Goodbye::Replaced => "it has come again",
+                    Goodbye::Moved => "it has moved",
                     Goodbye::Removed => "it was removed",
                     Goodbye::Misbehaved => "it misbehaved",
                 };
@@ -247,6 +275,7 @@ async fn attend(
             // A machine opens no other stream: each is dropped, which resets it.
             stream = tunnel.accept() => match stream {
                 Some(_) => {}
+                None if moved.is_some() => return "it has moved",
                 None => return "the connection was lost",
             },
         }

@@ -39,6 +39,8 @@ pub(crate) struct Counters {
     /// Machines that have come, by carrier.
     pub(crate) joined_quic: Counter,
     pub(crate) joined_websocket: Counter,
+    /// Of those, the ones that moved from one tunnel to another.
+    pub(crate) moved: Counter,
     /// Machines that were not let in.
     pub(crate) not_joined: Counter,
     /// Rounds with the directory of the nodes.
@@ -63,6 +65,7 @@ pub(crate) fn render(
         ("machines_online", "gauge", "Machines that are connected now.", online as u64),
         ("machines_joined_by_quic_total", "counter", "Times a machine has come over QUIC.", counters.joined_quic.get()),
         ("machines_joined_by_websocket_total", "counter", "Times a machine has come over a WebSocket.", counters.joined_websocket.get()),
+        ("machines_moved_total", "counter", "Times a machine has moved to a better tunnel.", counters.moved.get()),
         ("machines_refused_total", "counter", "Times a machine was not let in.", counters.not_joined.get()),
         ("requests_total", "counter", "Requests for machines.", counters.requests.get()),
         ("requests_refused_total", "counter", "Of those, such that the relay answered itself, with an error.", counters.refused.get()),

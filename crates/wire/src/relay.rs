@@ -67,6 +67,10 @@ pub struct Register {
     /// the one that counts. Zero says nothing.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub serial: u64,
+    /// Whether it is here by another tunnel and moves to this one: requests under way end there, and new ones
+    /// come here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
@@ -173,6 +177,9 @@ pub struct Registered {
     /// The relay's UDP port for viewers, and how its certificate is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
+    /// Whether a machine that moves to another tunnel keeps this one for what is under way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves: bool,
 }
 
 /// A QUIC port, and the SHA-256 of the certificates that may be met there, in lower-case hexadecimal.
@@ -207,6 +214,8 @@ pub enum Goodbye {
     Stopping,
     /// The same machine has joined again.
     Replaced,
+    /// The machine has moved to another tunnel. This one stays until what is under way on it is done.
+    Moved,
     /// The machine was removed from the relay.
     Removed,
     /// The machine did not keep to what is agreed.
@@ -316,6 +325,7 @@ mod tests {
             machine_token: None,
             hops: Vec::new(),
             serial: 0,
+            moves: false,
         }
     }
 
@@ -342,18 +352,31 @@ mod tests {
     }
 
     #[test]
+    fn moving_is_said_only_by_who_moves_and_understood_by_who_knows_of_it() {
+        let stays = Head::Register(register()).to_json();
+        assert!(!stays.contains("moves"), "{stays}");
+        let moves = Head::Register(Register { moves: true, ..register() });
+        assert_eq!(Head::parse(&moves.to_json()), Ok(moves));
+        let older = r#"{"type":"registered","payload":{"public_url":"","relay":"r1"}}"#;
+        let Ok(FromRelay::Registered(older)) = FromRelay::parse(older) else { panic!() };
+        assert!(!older.moves, "who does not say so ends what is under way");
+    }
+
+    #[test]
     fn messages_of_both_sides_go_there_and_back() {
         for message in [
             FromRelay::Beat(7),
             FromRelay::Reached,
             FromRelay::Challenge(Challenge { nonce: "n".into(), proof: "ab".into() }),
             FromRelay::Bye(Goodbye::Replaced),
+            FromRelay::Bye(Goodbye::Moved),
             FromRelay::Refused(Refusal::from(&Error::new(Kind::Unauthenticated, "no"))),
             FromRelay::Registered(Registered {
                 machine_token: Some(Redacted::new("cmt_x".into())),
                 public_url: "https://relay.example".into(),
                 relay: "r1".into(),
                 quic: Some(Quic { port: 3212, certificates: vec!["ab".into()] }),
+                moves: true,
             }),
         ] {
             assert_eq!(FromRelay::parse(&message.to_json()), Ok(message));

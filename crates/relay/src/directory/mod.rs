@@ -18,7 +18,7 @@ use serde::Serialize;
 use spaceport_types::{Error, Kind, MachineId, Redacted, Result};
 use spaceport_wire::relay::{Goodbye, Register};
 use subtle::ConstantTimeEq as _;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::record::Record;
@@ -66,7 +66,9 @@ enum State {
         /// The relays that are between.
         hops: Vec<String>,
         /// Ends it.
-        bye: Option<oneshot::Sender<Goodbye>>,
+        bye: Bye,
+        /// The tunnel that it has moved from, until that is done with. One at most: who moves again ends it.
+        former: Option<(Tunnel, Bye)>,
     },
     /// At another node, as that one says.
     Elsewhere(Holder),
@@ -135,6 +137,9 @@ pub(crate) enum Place {
     /// It is not, and since when; and when this relay began to miss it.
     Nowhere(SystemTime, Instant),
 }
+
+/// What the task of a tunnel is told; that it has moved comes before the last word. Dropping it ends the tunnel.
+type Bye = watch::Sender<Option<Goodbye>>;
 
 impl Machines for Directory {
     fn find<'a>(&'a self, machine: &'a MachineId) -> BoxFuture<'a, Result<Tunnel>> {
@@ -287,7 +292,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes a machine's tunnel. Another one that it has is ended.
+    /// Takes a machine's tunnel. Another one that it has is ended, or kept for what is under way if the machine
+    /// moves.
     ///
     /// # Errors
     ///
@@ -297,21 +303,36 @@ impl Directory {
         wanted: &Register,
         tunnel: Tunnel,
         now: SystemTime,
-    ) -> Result<(Presence, oneshot::Receiver<Goodbye>)> {
+    ) -> Result<(Presence, watch::Receiver<Option<Goodbye>>)> {
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let carrier = tunnel.carrier();
-        let (bye, asked) = oneshot::channel();
+        let (bye, asked) = watch::channel(None);
         {
             let mut machines = self.lock();
             let machine =
                 machines.get_mut(&wanted.machine).ok_or_else(|| unknown(&wanted.machine))?;
             let changed = machine.record.described(&wanted.name, &wanted.software);
             let (serial, hops) = (wanted.serial, wanted.hops.clone());
-            let state = State::Online { tunnel, since: now, number, serial, hops, bye: Some(bye) };
-            let before = std::mem::replace(&mut machine.state, state);
-            before.end(Goodbye::Replaced);
+            let offline = State::Offline { since: now, left: Instant::now() };
+            let before = std::mem::replace(&mut machine.state, offline);
+            let (since, former) = match before {
+                State::Online { tunnel, since, bye, former, .. } if wanted.moves => {
+                    if let Some((_, bye)) = former {
+                        bye.send_replace(Some(Goodbye::Replaced));
+                    }
+                    bye.send_replace(Some(Goodbye::Moved));
+                    tunnel.leave();
+                    // It was there all the time.
+                    (since, Some((tunnel, bye)))
+                }
+                before => {
+                    before.end(Goodbye::Replaced);
+                    (now, None)
+                }
+            };
+            machine.state = State::Online { tunnel, since, number, serial, hops, bye, former };
             if changed {
                 // It is online whether that is written down or not.
                 drop(self.keep(&machines).inspect_err(|error| {
@@ -474,11 +495,10 @@ impl Directory {
     /// Ends a machine's connection, since it has made a later one to another node.
     pub(crate) fn replaced(&self, id: &MachineId, connection: u64) {
         if let Some(machine) = self.lock().get_mut(id)
-            && let State::Online { number, bye, .. } = &mut machine.state
+            && let State::Online { number, .. } = &machine.state
             && *number == connection
-            && let Some(bye) = bye.take()
         {
-            let _ = bye.send(Goodbye::Replaced);
+            machine.state.say(Goodbye::Replaced);
         }
     }
 
@@ -536,12 +556,8 @@ impl Directory {
 
     /// Ends every tunnel, because the relay stops.
     pub(crate) fn stop(&self) {
-        for machine in self.lock().values_mut() {
-            if let State::Online { bye, .. } = &mut machine.state
-                && let Some(bye) = bye.take()
-            {
-                let _ = bye.send(Goodbye::Stopping);
-            }
+        for machine in self.lock().values() {
+            machine.state.say(Goodbye::Stopping);
         }
     }
 
@@ -567,8 +583,13 @@ impl Directory {
 
 impl Machine {
     fn status(&self, id: &MachineId) -> Status {
+        let mut requests = None;
         let (online, since, tunnel, node) = match &self.state {
-            State::Online { tunnel, since, .. } => (true, seconds(*since), Some(tunnel), None),
+            State::Online { tunnel, since, former, .. } => {
+                let former = former.as_ref().map_or(0, |(tunnel, _)| tunnel.streams());
+                requests = Some(tunnel.streams() + former);
+                (true, seconds(*since), Some(tunnel), None)
+            }
             State::Elsewhere(holder) => (true, holder.since, None, Some(holder.url.to_string())),
             State::Offline { since, .. } => (false, seconds(*since), None, None),
         };
@@ -578,7 +599,7 @@ impl Machine {
             online,
             since,
             carrier: tunnel.map(Tunnel::carrier),
-            requests: tunnel.map(Tunnel::streams),
+            requests,
             software: self.record.software.clone(),
             registered: self.record.registered,
             uplink: None,
@@ -590,9 +611,16 @@ impl Machine {
 
 impl State {
     fn end(self, why: Goodbye) {
-        if let Self::Online { bye: Some(bye), .. } = self {
-            // Its task may be on its way out.
-            let _ = bye.send(why);
+        self.say(why);
+    }
+
+    /// Has what there is of tunnels end. Of two words the last one counts.
+    fn say(&self, why: Goodbye) {
+        if let Self::Online { bye, former, .. } = self {
+            bye.send_replace(Some(why));
+            if let Some((_, bye)) = former {
+                bye.send_replace(Some(why));
+            }
         }
     }
 }
@@ -712,6 +740,7 @@ mod tests {
             machine_token: token.cloned(),
             hops: Vec::new(),
             serial: 0,
+            moves: false,
         }
     }
 
@@ -807,14 +836,49 @@ mod tests {
         directory.judge(&register, NOW).unwrap();
         let (_a, first) = Tunnel::pair(Limits::default());
         let (_b, second) = Tunnel::pair(Limits::default());
-        let (older, bye) = directory.arrive(&register, first, NOW).unwrap();
+        let (older, mut bye) = directory.arrive(&register, first, NOW).unwrap();
         let (_newer, _bye) = directory.arrive(&register, second, NOW).unwrap();
-        assert_eq!(bye.await.unwrap(), Goodbye::Replaced);
+        bye.changed().await.unwrap();
+        assert_eq!(*bye.borrow(), Some(Goodbye::Replaced));
         drop(older);
         assert!(
             directory.status(&id("machine-1")).unwrap().online,
             "the older one's end is its own"
         );
         assert_eq!(directory.count(), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_moves_keeps_one_former_tunnel_and_removal_ends_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = at(folder.path());
+        let mut register = wanted("machine-1", Some("let-me-in"), None);
+        let token = directory.judge(&register, NOW).unwrap().unwrap();
+        register.moves = true;
+        let refused = directory.judge(&register, NOW).unwrap_err().kind();
+        assert_eq!(refused, Kind::PermissionDenied, "who moves shows the same token");
+        let guess = Redacted::new("cmt_guess".to_owned());
+        register.machine_token = Some(guess);
+        let refused = directory.judge(&register, NOW).unwrap_err().kind();
+        assert_eq!(refused, Kind::PermissionDenied);
+        register.machine_token = Some(token);
+        directory.judge(&register, NOW).unwrap();
+        let pairs: [_; 3] = std::array::from_fn(|_| Tunnel::pair(Limits::default()));
+        let [(_a, first), (_b, second), (_c, third)] = pairs;
+        let later = NOW + Duration::from_secs(60);
+        let (_first, bye_1) = directory.arrive(&register, first, NOW).unwrap();
+        let (_second, bye_2) = directory.arrive(&register, second, later).unwrap();
+        assert_eq!((*bye_1.borrow(), *bye_2.borrow()), (Some(Goodbye::Moved), None));
+        assert_eq!(directory.status(&id("machine-1")).unwrap().since, 0, "it was never away");
+        let (_third, bye_3) = directory.arrive(&register, third, later).unwrap();
+        assert_eq!(
+            (*bye_1.borrow(), *bye_2.borrow()),
+            (Some(Goodbye::Replaced), Some(Goodbye::Moved))
+        );
+        directory.remove(&id("machine-1"), later).unwrap();
+        assert_eq!(
+            (*bye_2.borrow(), *bye_3.borrow()),
+            (Some(Goodbye::Removed), Some(Goodbye::Removed))
+        );
     }
 }

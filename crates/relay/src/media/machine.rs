@@ -203,6 +203,23 @@ impl Keeper {
             let said = tokio::select! {
                 said = stream.next() => said,
                 () = over(tunnel.as_ref()) => Ok(None),
+                () = left(tunnel.as_ref()) => {
+                    // The session goes over first. A stream that is watched stays where it is.
+                    let resumed = tokio::select! {
+                        resumed = self.resume(machine) => resumed,
+                        _ = self.closing.closed() => return let_go(&mut stream).await,
+                    };
+                    match resumed {
+                        Ok((again, resumed)) => {
+                            drop(timeout(PATIENCE, let_go(&mut stream)).await);
+                            stream = resumed;
+                            tunnel = Some(again.clone());
+                            self.tunnel.send_replace(Some(again));
+                            continue;
+                        }
+                        Err(error) => return self.close(machine, error),
+                    }
+                }
                 _ = self.closing.closed() => {
                     let_go(&mut stream).await;
                     return;
@@ -272,6 +289,14 @@ async fn let_go(stream: &mut Reader<Stream, FromSession>) {
 async fn over(tunnel: Option<&Tunnel>) {
     match tunnel {
         Some(tunnel) => tunnel.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the machine has moved to a later tunnel.
+async fn left(tunnel: Option<&Tunnel>) {
+    match tunnel {
+        Some(tunnel) => tunnel.left().await,
         None => std::future::pending().await,
     }
 }

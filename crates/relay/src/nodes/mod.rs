@@ -282,9 +282,10 @@ impl Nodes {
         let (watching, machine) = (tunnel.clone(), machine.clone());
         // It leaves when it is closed, and not by a word.
         let (stop, never) = watch::channel(false);
+        let (moved, _) = watch::channel(false);
         tokio::spawn(async move {
             tokio::select! {
-                _ = uplink::attend((messages, send), never) => {}
+                _ = uplink::attend((messages, send), never, moved) => {}
                 () = watching.closed() => {}
             }
             tracing::debug!(%machine, "the way to a machine at another node is over");
@@ -406,11 +407,23 @@ async fn serve(
         prefix: format!("/m/{}", reach.machine),
         quic: entry.quic,
     };
-    let served = uplink::serve::serve(tunnel, hop.router(), via, Some(media));
+    // A node's way to a machine is not moved; the machine may be, and is reached on by the same way.
+    let (_stays, moved) = watch::channel(false);
+    let served = uplink::serve::serve(tunnel, hop.router(), via, Some(media), moved);
+    let gone = async {
+        let mut machine = machine;
+        loop {
+            machine.closed().await;
+            match shared.directory.look(&reach.machine) {
+                Ok(Place::Here(other)) => machine = other,
+                _ => return,
+            }
+        }
+    };
     tokio::select! {
         why = join::beat(control) => tracing::debug!(why, "a node lets go of a machine"),
         () = served => {}
-        () = machine.closed() => {}
+        () = gone => {}
     }
 }
 

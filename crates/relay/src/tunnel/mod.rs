@@ -17,7 +17,7 @@ use spaceport_transport::quic::{Link, Windows};
 use spaceport_types::{Error, Kind, Result};
 use spaceport_wire::relay::Head;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 pub use head::{Reader, read_head, write};
@@ -77,6 +77,8 @@ struct Inner {
     carrier: Carrier,
     streams: Arc<Semaphore>,
     limit: usize,
+    /// Whether there is a later one for what is new.
+    left: watch::Sender<bool>,
 }
 
 enum Way {
@@ -118,7 +120,8 @@ impl Tunnel {
 
     fn new(way: Way, carrier: Carrier, limits: Limits) -> Self {
         let streams = Arc::new(Semaphore::new(limits.streams));
-        Self { inner: Arc::new(Inner { way, carrier, streams, limit: limits.streams }) }
+        let (left, _) = watch::channel(false);
+        Self { inner: Arc::new(Inner { way, carrier, streams, limit: limits.streams, left }) }
     }
 
     /// Opens a stream and says what it is for.
@@ -167,6 +170,17 @@ impl Tunnel {
             Way::Mux(mux) => mux.closed().await,
             Way::Link(link) => link.closed().await,
         }
+    }
+
+    /// Says that the machine has moved to a later tunnel: what lasts should go over.
+    pub(crate) fn leave(&self) {
+        self.inner.left.send_replace(true);
+    }
+
+    /// Returns once the machine has moved to a later one.
+    pub(crate) async fn left(&self) {
+        // An error cannot be: the sender is here.
+        drop(self.inner.left.subscribe().wait_for(|&left| left).await);
     }
 
     /// Whether it is closed.

@@ -39,7 +39,7 @@ impl Backoff {
 }
 
 /// From half of it to all of it.
-fn jittered(delay: Duration) -> Duration {
+pub(super) fn jittered(delay: Duration) -> Duration {
     let mut bits = [0];
     if getrandom::fill(&mut bits).is_err() {
         // They come together then, as they would without this.

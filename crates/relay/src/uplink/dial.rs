@@ -66,6 +66,19 @@ pub(super) async fn dial(relay: &Origin, limits: Limits) -> Result<Dialled> {
     }
 }
 
+/// The same by QUIC, or not at all; and to the relay called `id` alone, since another node may answer at the same
+/// address.
+pub(super) async fn by_quic(relay: &Origin, id: &str, limits: Limits) -> Result<Dialled> {
+    let info = info(relay).await?;
+    if info.relay != id {
+        return Err(Error::new(Kind::Relay, "another relay answers at this address now"));
+    }
+    let port = info.quic.filter(|quic| quic.alpn == ALPN);
+    let port =
+        port.ok_or_else(|| Error::new(Kind::Relay, "the relay takes no machines by QUIC"))?;
+    quic(relay, &port, limits).await
+}
+
 async fn quic(relay: &Origin, port: &QuicPort, limits: Limits) -> Result<Dialled> {
     let mut last = None;
     for address in resolve(relay, port.port).await? {

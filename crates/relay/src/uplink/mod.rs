@@ -11,6 +11,7 @@
 mod backoff;
 pub(crate) mod dial;
 mod origin;
+mod probe;
 pub(crate) mod serve;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::Serialize;
 use spaceport_state::ledger::millis;
 use spaceport_state::private;
@@ -33,7 +36,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::backoff::Backoff;
+use self::dial::Dialled;
 pub use self::origin::Origin;
+use self::probe::Probe;
 use crate::directory::random_token;
 use crate::media::Guest;
 use crate::tunnel::{Carrier, Limits, Reader, Stream, Tunnel, write};
@@ -256,12 +261,12 @@ impl Driver {
         if self.config.relay.is_exposed() {
             tracing::warn!("tokens can be read on the way to the relay: it is reached without TLS");
         }
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut probe) = (Backoff::default(), Probe::default());
         let mut shutdown = std::pin::pin!(shutdown);
         let (stop, stopping) = watch::channel(false);
         loop {
             let lost = {
-                let mut connected = std::pin::pin!(self.connect(&router, stopping.clone()));
+                let mut connected = std::pin::pin!(self.connect(&router, &stopping, &mut probe));
                 tokio::select! {
                     lost = &mut connected => lost,
                     () = &mut shutdown => {
@@ -308,25 +313,95 @@ impl Driver {
         }
     }
 
-    /// Connects once, and serves for as long as that lasts.
-    async fn connect(&mut self, router: &Router, stopping: watch::Receiver<bool>) -> Lost {
+    /// Connects once, and serves for as long as that lasts. A tunnel that had to go over TCP is exchanged for
+    /// one over QUIC once that gets through; what is under way on it ends there.
+    async fn connect(
+        &mut self,
+        router: &Router,
+        stopping: &watch::Receiver<bool>,
+        probe: &mut Probe,
+    ) -> Lost {
         let relay = self.relay().clone();
-        // A clock that was set back is no reason to be taken for an earlier connection.
-        self.serial = millis(wall_clock()).max(self.serial + 1);
         let dialled = match dial::dial(&relay, limits()).await {
             Ok(dialled) => dialled,
             Err(error) => return Lost::dialling(error),
         };
-        let tunnel = dialled.tunnel.clone();
-        let registering = self.register(&tunnel);
+        let (control, mut registered) = match self.join(&dialled.tunnel, false).await {
+            Ok(joined) => joined,
+            Err(lost) => return lost,
+        };
+        let mut carrier = dialled.tunnel.carrier();
+        probe.arrived(carrier);
+        let (mut current, mut moved) =
+            self.hold(dialled, control, self.via(&relay, &registered), router, stopping);
+        // Tunnels that were moved from, with what is still under way on them.
+        let mut former = FuturesUnordered::new();
+        let lost = loop {
+            // An older relay would end what is under way.
+            let may_move = carrier == Carrier::WebSocket && registered.moves;
+            let dialled = tokio::select! {
+                lost = &mut current => break lost,
+                Some(_) = former.next() => continue,
+                // Not by this one.
+                Ok(_) = moved.wait_for(|&moved| moved) => break goodbye(Goodbye::Replaced),
+                dialled = probe.better(&relay, &registered.relay), if may_move => dialled,
+            };
+            // The relay may have taken the new one already when this one ends.
+            let mut ended = None;
+            let joined = {
+                let mut joining = std::pin::pin!(self.join(&dialled.tunnel, true));
+                tokio::select! {
+                    joined = &mut joining => joined,
+                    lost = &mut current => {
+                        ended = Some(lost);
+                        joining.await
+                    }
+                }
+            };
+            match joined {
+                Ok((control, again)) => {
+                    registered = again;
+                    carrier = dialled.tunnel.carrier();
+                    probe.arrived(carrier);
+                    let via = self.via(&relay, &registered);
+                    let (next, next_moved) = self.hold(dialled, control, via, router, stopping);
+                    moved = next_moved;
+                    let before = std::mem::replace(&mut current, next);
+                    if ended.is_none() {
+                        former.push(before);
+                    }
+                }
+                Err(lost) => {
+                    if let Some(ended) = ended {
+                        break ended;
+                    }
+                    if *moved.borrow() {
+                        break Lost::online(lost.error);
+                    }
+                    tracing::debug!(error = %lost.error, "still by WebSocket");
+                }
+            }
+        };
+        probe.left(carrier);
+        if lost.removed {
+            self.removed.store(true, Ordering::Relaxed);
+        }
+        lost
+    }
+
+    /// Has the relay take this machine by a tunnel.
+    async fn join(&mut self, tunnel: &Tunnel, moves: bool) -> Result<(Control, Registered), Lost> {
+        // A clock that was set back is no reason to be taken for an earlier connection.
+        self.serial = millis(wall_clock()).max(self.serial + 1);
+        let registering = self.register(tunnel, moves);
         let (control, registered) = match timeout(PATIENCE, registering).await {
             Ok(Ok(registered)) => registered,
-            Ok(Err(error)) => return Lost::refused(error),
+            Ok(Err(error)) => return Err(Lost::refused(error)),
             Err(_) => {
-                return Lost::dialling(Error::new(
+                return Err(Lost::dialling(Error::new(
                     Kind::Timeout,
                     "the relay did not say whether it takes this machine",
-                ));
+                )));
             }
         };
         if let Some(token) = &registered.machine_token
@@ -336,27 +411,42 @@ impl Driver {
             tracing::error!(%error, "the machine's token could not be kept");
         }
         tunnel.admit();
-        let via = self.via(&relay, &registered);
-        let url = format!("{}{}", via.public_url, via.prefix);
-        tracing::info!(machine = %self.machine, carrier = %tunnel.carrier(), "connected to the relay");
-        self.status.send_replace(Status::Online { carrier: tunnel.carrier(), url });
-        let lost = tokio::select! {
-            lost = attend(control, stopping) => {
-                if lost.removed {
-                    self.removed.store(true, Ordering::Relaxed);
-                }
-                lost
-            }
-            () = serve::serve(&tunnel, router.clone(), via, self.media.clone()) => {
-                Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"))
-            }
-        };
-        tunnel.close();
-        drop(dialled);
-        lost
+        Ok((control, registered))
     }
 
-    async fn register(&self, tunnel: &Tunnel) -> Result<(Control, Registered)> {
+    /// Serves what comes by a tunnel, until it is lost or has been moved from.
+    fn hold(
+        &self,
+        dialled: Dialled,
+        control: Control,
+        via: Via,
+        router: &Router,
+        stopping: &watch::Receiver<bool>,
+    ) -> (BoxFuture<'static, Lost>, watch::Receiver<bool>) {
+        let url = format!("{}{}", via.public_url, via.prefix);
+        let carrier = dialled.tunnel.carrier();
+        tracing::info!(machine = %self.machine, %carrier, "connected to the relay");
+        self.status.send_replace(Status::Online { carrier, url });
+        let (router, media, stopping) = (router.clone(), self.media.clone(), stopping.clone());
+        let (moves, moved) = watch::channel(false);
+        let told = moved.clone();
+        let held = Box::pin(async move {
+            let tunnel = &dialled.tunnel;
+            let lost = tokio::select! {
+                lost = attend(control, stopping, moves) => lost,
+                () = serve::serve(tunnel, router, via, media, moved) => {
+                    Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"))
+                }
+            };
+            tunnel.close();
+            // Its goodbye leaves before its socket does.
+            drop(timeout(FAREWELL, tunnel.closed()).await);
+            lost
+        });
+        (held, told)
+    }
+
+    async fn register(&self, tunnel: &Tunnel, moves: bool) -> Result<(Control, Registered)> {
         let gone = || Error::new(Kind::Relay, "the relay ended the connection");
         let known = self.kept.of(&self.config.relay.to_string());
         let head = Head::Register(Register {
@@ -368,6 +458,7 @@ impl Driver {
             machine_token: known.and_then(|known| known.token.clone()).map(Redacted::new),
             hops: self.config.hops.clone(),
             serial: self.serial,
+            moves,
         });
         let (receive, send) = split(tunnel.open(&head).await?);
         // The same one all along: what follows the answer may have come with it.
@@ -406,10 +497,12 @@ impl Driver {
     }
 }
 
-/// Answers the relay's questions, until it is silent or says goodbye.
+/// Answers the relay's questions, until it is silent or says goodbye. That this machine has `moved` to another
+/// tunnel is none.
 pub(crate) async fn attend(
     (mut messages, mut send): Control,
     mut stopping: watch::Receiver<bool>,
+    moved: watch::Sender<bool>,
 ) -> Lost {
     let mut silent = Instant::now() + SILENCE;
     let lost = || Lost::online(Error::new(Kind::Relay, "the connection to the relay was lost"));
@@ -423,6 +516,9 @@ pub(crate) async fn attend(
                     if !matches!(timeout(SILENCE, write(&mut send, &answer)).await, Ok(Ok(()))) {
                         return lost();
                     }
+                }
+                Ok(Some(FromRelay::Bye(Goodbye::Moved))) => {
+                    moved.send_replace(true);
                 }
                 Ok(Some(FromRelay::Bye(why))) => return goodbye(why),
                 // What else there is was said before, if at all.
@@ -447,6 +543,7 @@ pub(crate) async fn attend(
 fn goodbye(why: Goodbye) -> Lost {
     let (message, for_good) = match why {
         Goodbye::Stopping => ("the relay was stopped", false),
+        Goodbye::Moved => ("the machine has moved to another tunnel", false),
         Goodbye::Replaced => ("another machine has joined with this one's id and token", true),
         Goodbye::Removed => ("the machine was removed from the relay", true),
         Goodbye::Misbehaved => ("the relay says that this machine misbehaved", true),

@@ -10,9 +10,9 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use spaceport_wire::relay::{Head, Protocol};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use super::{MAX_REQUESTS, Via, WINDOW};
@@ -25,12 +25,41 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest head of a request; the relay takes none that is larger.
 const MAX_HEAD: usize = 1 << 20;
 
-/// Serves every stream of a tunnel until it is closed. Requests that are under way end with it.
-pub(crate) async fn serve(tunnel: &Tunnel, router: Router, via: Via, media: Option<Guest>) {
+/// How long a tunnel that was moved from is kept with nothing under way: longer than a request takes that was
+/// on its way to it.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// How long it is kept at most. What lasts longer, such as a session that is watched, is taken up again by
+/// whoever wants it.
+const DRAIN: Duration = Duration::from_secs(600);
+
+/// Serves every stream of a tunnel until it is closed, or until it was `moved` from and is not needed any more.
+/// Requests that are under way end with it.
+pub(crate) async fn serve(
+    tunnel: &Tunnel,
+    router: Router,
+    via: Via,
+    media: Option<Guest>,
+    mut moved: watch::Receiver<bool>,
+) {
     let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut requests = JoinSet::new();
+    let mut draining = false;
+    let mut drained = std::pin::pin!(async {
+        // Who holds the other end says so or ends this.
+        if moved.wait_for(|&moved| moved).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
+    let mut limit = std::pin::pin!(sleep(Duration::MAX));
     loop {
         tokio::select! {
+            () = &mut drained, if !draining => {
+                draining = true;
+                limit.set(sleep(DRAIN));
+            }
+            () = &mut limit, if draining => return,
+            () = sleep(IDLE), if draining && requests.is_empty() => return,
             stream = tunnel.accept() => {
                 let Some(stream) = stream else { return };
                 let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
