@@ -246,6 +246,7 @@ async fn render(State(shared): State<Shared>, headers: HeaderMap) -> Response {
         above,
         shared.nodes.as_deref(),
         counts,
+        shared.edge.carried(),
     );
     let mut response = text.into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -1,4 +1,4 @@
-//! Who joined and who was refused, in a ledger whose lines are chained.
+//! Who joined, who was refused and who watches, in a ledger whose lines are chained.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use spaceport_state::Ledger;
 use spaceport_types::MachineId;
+
+use crate::media::Attached;
 
 /// What happens at a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,8 @@ pub enum Event {
 pub struct Audit {
     ledger: Ledger<Event>,
     refusals: Arc<Mutex<Refusals>>,
+    /// Who writes that a viewer came: one thread waits for the disk, however many come at once.
+    attaching: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +51,7 @@ const REFUSALS: Duration = Duration::from_secs(1);
 
 impl Audit {
     pub(crate) fn at(folder: &Path) -> Self {
-        Self { ledger: Ledger::at(folder), refusals: Arc::default() }
+        Self { ledger: Ledger::at(folder), refusals: Arc::default(), attaching: Arc::default() }
     }
 
     /// Writes a line. That it could not be written stops nothing, and is said.
@@ -59,6 +63,21 @@ impl Audit {
         now: SystemTime,
     ) {
         if let Err(error) = self.ledger.record(event, machine.as_str(), facts, now) {
+            tracing::error!(%error, "the ledger could not be written");
+        }
+    }
+
+    /// Writes that a viewer was let in, and returns once that is on the disk.
+    pub(crate) async fn attached(&self, machine: MachineId, attached: Attached, now: SystemTime) {
+        let turn = Arc::clone(&self.attaching).lock_owned().await;
+        let audit = self.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            let Attached { session, way } = attached;
+            let facts = [("session", session.short().to_owned()), ("way", way.to_owned())];
+            audit.record(Event::Attached, &machine, facts, now);
+            drop(turn);
+        });
+        if let Err(error) = written.await {
             tracing::error!(%error, "the ledger could not be written");
         }
     }

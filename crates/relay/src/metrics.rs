@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use spaceport_transport::tcp;
 
+use crate::media::Carried;
 use crate::nodes::Nodes;
 
 /// One total.
@@ -58,6 +59,7 @@ pub(crate) fn render(
     above: Option<usize>,
     nodes: Option<&Nodes>,
     connections: tcp::Counts,
+    media: Carried,
 ) -> String {
     #[rustfmt::skip]
     let mut rows = vec![
@@ -72,6 +74,11 @@ pub(crate) fn render(
         ("requests_open", "gauge", "Requests under way now.", counters.streams.get()),
         ("to_machines_bytes_total", "counter", "Bytes of requests that went to machines.", counters.to_machines.get()),
         ("from_machines_bytes_total", "counter", "Bytes of answers that came from machines.", counters.from_machines.get()),
+        ("media_sessions", "gauge", "Media sessions of machines that are served here now.", media.sessions),
+        ("viewers", "gauge", "Viewers of those now, relays that join this one among them.", media.viewers),
+        ("media_from_machines_bytes_total", "counter", "Bytes of pictures that came from machines, once for all viewers.", media.bytes),
+        ("packets_delivered_total", "counter", "Pictures handed to viewers.", media.delivered),
+        ("packets_lost_total", "counter", "Pictures that slow viewers missed.", media.lost),
         ("connections", "gauge", "TCP connections now.", connections.connections as u64),
         ("connections_opening", "gauge", "Of those, such that have not sent the head of a request.", connections.opening as u64),
         ("connections_refused_total", "counter", "TCP connections that were refused or sent away.", connections.refused),

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 pub(crate) use self::record::Record;
 use self::record::{Records, seconds};
 use crate::audit::{Audit, Event};
-use crate::media::Machines;
+use crate::media::{Attached, Machines};
 use crate::nodes::Holder;
 use crate::tunnel::{Carrier, Tunnel};
 use crate::uplink;
@@ -144,6 +144,10 @@ type Bye = watch::Sender<Option<Goodbye>>;
 impl Machines for Directory {
     fn find<'a>(&'a self, machine: &'a MachineId) -> BoxFuture<'a, Result<Tunnel>> {
         Box::pin(self.find(machine))
+    }
+
+    fn attached<'a>(&'a self, machine: &'a MachineId, attached: Attached) -> BoxFuture<'a, ()> {
+        Box::pin(self.inner.audit.attached(machine.clone(), attached, crate::wall_clock()))
     }
 }
 

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use spaceport_session::{Limits, Sessions};
 use spaceport_transport::whep::http::{Call, Gate, Grant};
 use spaceport_transport::{Door, Media, Pass, machine as named, page, websocket, whep};
-use spaceport_types::{Error, Kind, MachineId, Result};
+use spaceport_types::{Error, Kind, MachineId, Result, SessionId};
 use spaceport_wire::relay_media::{Resume, Way};
 use tokio::time::Instant;
 
@@ -28,6 +28,18 @@ pub trait Machines: fmt::Debug + Send + Sync + 'static {
     ///
     /// `not_found` for one that nobody knows, `relay` for one that is not connected.
     fn find<'a>(&'a self, machine: &'a MachineId) -> BoxFuture<'a, Result<Tunnel>>;
+
+    /// The machine has let in a viewer. Returns once that is written down, and then the viewer is served.
+    fn attached<'a>(&'a self, machine: &'a MachineId, attached: Attached) -> BoxFuture<'a, ()>;
+}
+
+/// Who was let in.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// To which session.
+    pub session: SessionId,
+    /// By which way: `socket` or `whep`.
+    pub way: &'static str,
 }
 
 /// Where viewers come in. Cloning it makes another handle.
@@ -42,12 +54,46 @@ struct Inner {
     limits: Limits,
     /// Those that somebody watches; so there are no more than the directory has.
     machines: Mutex<BTreeMap<MachineId, Arc<Machine>>>,
+    /// What those carried that are not among them any more.
+    forgotten: Mutex<Carried>,
+}
+
+/// What an edge carries, and has carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    /// Sessions of machines that are served now.
+    pub(crate) sessions: u64,
+    /// Viewers now.
+    pub(crate) viewers: u64,
+    /// Bytes of pictures that came from machines, once for all viewers.
+    pub(crate) bytes: u64,
+    /// Packets that were handed to viewers, and those that slow ones missed.
+    pub(crate) delivered: u64,
+    pub(crate) lost: u64,
+}
+
+impl Carried {
+    fn add(&mut self, sessions: &Sessions) {
+        let counters = sessions.counters();
+        self.sessions += sessions.len() as u64;
+        self.viewers += counters.viewers.get();
+        self.bytes += counters.encoded_bytes.get();
+        self.delivered += counters.delivered.get();
+        self.lost += counters.lost.get();
+    }
 }
 
 impl Edge {
     /// Serves the machines of `directory`, each within `limits`.
     pub fn new(directory: Arc<dyn Machines>, limits: Limits) -> Self {
-        Self { inner: Arc::new(Inner { directory, limits, machines: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                directory,
+                limits,
+                machines: Mutex::default(),
+                forgotten: Mutex::default(),
+            }),
+        }
     }
 
     /// The limits of a relay: as many viewers as come, of as many sessions as a machine has.
@@ -78,7 +124,12 @@ impl Edge {
         let now = Instant::now().into_std();
         self.lock().retain(|_, machine| {
             machine.sessions().sweep(now);
-            !machine.sessions().is_empty() || Arc::strong_count(machine) > 1
+            let keep = !machine.sessions().is_empty() || Arc::strong_count(machine) > 1;
+            if !keep {
+                // Totals only grow, whoever is forgotten.
+                self.forgotten().add(machine.sessions());
+            }
+            keep
         });
     }
 
@@ -87,9 +138,24 @@ impl Edge {
         self.lock().values().for_each(|machine| machine.sessions().close_all());
     }
 
-    /// The sessions that are served now, machine by machine; for metrics.
+    /// The sessions that are served now, machine by machine.
     pub fn sessions(&self) -> Vec<Sessions> {
         self.lock().values().map(|machine| machine.sessions().clone()).collect()
+    }
+
+    /// What is and was carried.
+    pub(crate) fn carried(&self) -> Carried {
+        let machines = self.lock();
+        // With the lock: what is forgotten is in one of the two, and not in both.
+        let mut carried = *self.forgotten();
+        for machine in machines.values() {
+            carried.add(machine.sessions());
+        }
+        carried
+    }
+
+    fn forgotten(&self) -> MutexGuard<'_, Carried> {
+        self.inner.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn admit(&self, machine: Option<&str>, secret: &str, way: Way) -> Result<Entry> {
@@ -100,7 +166,11 @@ impl Edge {
         if secret.len() > MAX_SECRET {
             return Err(Error::new(Kind::Unauthenticated, "that is no ticket and no token"));
         }
-        self.machine(&machine.parse()?).await?.admit(secret, way).await
+        let (id, by) = (machine.parse()?, name(&way));
+        let entry = self.machine(&id).await?.admit(secret, way).await?;
+        let attached = Attached { session: entry.pass.session.clone(), way: by };
+        self.inner.directory.attached(&id, attached).await;
+        Ok(entry)
     }
 
     async fn machine(&self, id: &MachineId) -> Result<Arc<Machine>> {
@@ -112,6 +182,14 @@ impl Edge {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Arc<Machine>>> {
         self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A way in, as the ledger has it.
+fn name(way: &Way) -> &'static str {
+    match way {
+        Way::Socket => "socket",
+        Way::Whep { .. } => "whep",
     }
 }
 

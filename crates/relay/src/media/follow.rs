@@ -377,6 +377,8 @@ impl Watching<'_> {
         }
         self.sequence = header.sequence;
         self.told.owes = true;
+        // Of the machine's encoder, as there is none here.
+        self.machine.sessions().counters().encoded_bytes.add(payload.len() as u64);
         if header.keyframe {
             // Another one may be wanted still: this one may be what viewers here have seen.
             self.told.keyframe = None;

@@ -19,5 +19,6 @@ mod pointer;
 #[cfg(test)]
 mod tests;
 
-pub use edge::{Edge, Machines};
+pub(crate) use edge::Carried;
+pub use edge::{Attached, Edge, Machines};
 pub use guest::{Admission, Guest, Host};

@@ -474,6 +474,14 @@ impl media::Machines for Whereabouts {
     ) -> futures_util::future::BoxFuture<'a, Result<Tunnel>> {
         Box::pin(self.find(machine))
     }
+
+    fn attached<'a>(
+        &'a self,
+        machine: &'a MachineId,
+        attached: media::Attached,
+    ) -> futures_util::future::BoxFuture<'a, ()> {
+        self.directory.attached(machine, attached)
+    }
 }
 
 impl Nodes {
