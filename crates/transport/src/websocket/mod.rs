@@ -46,6 +46,10 @@ const MAX_FRAME: usize = 8 << 20;
 /// The longest message a client may send: the longest control message, and room to say so.
 const MAX_INBOUND: usize = 128 << 10;
 
+/// What is read at once. A viewer says little; the default of 128 KiB would be most of what it costs. Longer
+/// messages are read in parts.
+const READ_BUFFER: usize = 4 << 10;
+
 /// Serves `/media`. A relay nests it at `/m/<id>`.
 pub fn router(media: Media) -> Router {
     Router::new().route("/media", get(upgrade)).with_state(media)
@@ -80,6 +84,7 @@ async fn upgrade(
     let upgrading = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER)
             .max_message_size(Some(MAX_INBOUND))
             .max_frame_size(Some(MAX_INBOUND));
         match upgrading.await {
