@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::flying::Flying;
+use crate::flying::{Flying, Pace};
 use crate::viewer::{Arrived, Room};
 
 /// Frames on their way at one time. With more than that the path is as long as no path is; then the
@@ -31,6 +31,7 @@ const ASKS: u8 = b'w';
 pub(crate) struct Echo {
     number: u32,
     flying: Flying,
+    pace: Pace,
     /// Whether it answers pings at all. One that does not is not waited for.
     answers: bool,
     /// How long the quickest frame took, and when that was.
@@ -89,7 +90,9 @@ impl Echo {
         let quickest = self.usual(now).map_or(took, |usual| usual.min(took));
         self.quickest = Some((quickest, now));
         self.way = self.way.map(|way| way.min(took));
-        self.flying.arrive(number, quickest, now)
+        let arrived = self.flying.arrive(number, quickest, now)?;
+        self.pace.learn(arrived);
+        Some(arrived)
     }
 
     /// Whether the path takes another frame, when one comes every `interval`.
@@ -97,7 +100,8 @@ impl Echo {
         if !self.answers {
             return Room::Takes(Duration::MAX);
         }
-        self.flying.room(self.usual(now).unwrap_or_default(), interval, now)
+        let usual = self.usual(now).unwrap_or_default();
+        self.flying.room(self.pace.rate(), usual, interval, now)
     }
 
     fn usual(&self, now: Instant) -> Option<Duration> {

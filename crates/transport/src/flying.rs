@@ -1,8 +1,9 @@
 //! The frames on their way to one viewer, and whether its path takes another.
 //!
-//! Whoever carries them tells when one is begun and when it has arrived; this says how fast the path is by that,
-//! and when it will be through with what it has. A further frame is due when it finds the path just free: sooner
-//! it would only be old when it came, and what it shows is not made yet; later the path would stand idle.
+//! Whoever carries them tells when one is begun and when it has arrived, and knows how fast the path is: by these
+//! arrivals where they come in order ([`Pace`]). This says when the path will be through with what it has. A further
+//! frame is due when it finds the path just free: sooner it would only be old when it came, and what it shows is
+//! not made yet; later the path would stand idle.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,9 +26,33 @@ pub(crate) struct Flying {
     frames: VecDeque<Frame>,
     /// When the last one arrived.
     arrived_at: Option<Instant>,
-    /// Bytes a second that the path takes, from what has arrived: by the last frame that told, and the one before.
-    /// The lower counts: a path may carry more for a moment, after a pause.
-    rate: Option<[f64; 2]>,
+}
+
+/// How fast a path is by the frames that arrive on it.
+///
+/// Only where one that is held up holds up those behind it: elsewhere a frame also takes longer because a packet
+/// of it was lost, and the path is as fast as before.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Bytes a second, by the last frame that told, and the one before. The lower counts: a path may carry more for
+    /// a moment, after a pause.
+    rates: Option<[f64; 2]>,
+}
+
+impl Pace {
+    pub(crate) fn learn(&mut self, arrived: Arrived) {
+        let Arrived { bytes, took, .. } = arrived;
+        let rate = bytes as f64 / took.as_secs_f64().max(f64::EPSILON);
+        self.rates = match self.rates {
+            Some(known) if took < TELLING => Some(known.map(|known| known.max(rate))),
+            known => Some([rate, known.map_or(rate, |[last, _]| last)]),
+        };
+    }
+
+    /// Bytes a second.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rates.map(|[last, before]| last.min(before))
+    }
 }
 
 #[derive(Debug)]
@@ -49,11 +74,6 @@ impl Flying {
         let waited = now.saturating_duration_since(began).saturating_sub(usual);
         let before = self.arrived_at.replace(now);
         let took = before.map_or(waited, |at| waited.min(now.saturating_duration_since(at)));
-        let rate = bytes as f64 / took.as_secs_f64().max(f64::EPSILON);
-        self.rate = match self.rate {
-            Some(known) if took < TELLING => Some(known.map(|known| known.max(rate))),
-            known => Some([rate, known.map_or(rate, |[last, _]| last)]),
-        };
         Some(Arrived { bytes, waited, took })
     }
 
@@ -95,36 +115,42 @@ impl Flying {
         self.frames.is_empty()
     }
 
-    /// Whether the path takes another frame, when one comes every `interval` and one that finds the path free takes
-    /// `usual`.
-    pub(crate) fn room(&self, usual: Duration, interval: Duration, now: Instant) -> Room {
+    /// Whether a path of `rate` bytes a second, as far as that is known, takes another frame, when one comes every
+    /// `interval` and one that finds the path free takes `usual`.
+    pub(crate) fn room(
+        &self,
+        rate: Option<f64>,
+        usual: Duration,
+        interval: Duration,
+        now: Instant,
+    ) -> Room {
         let part = |(times, of): (u32, u32)| interval * times / of;
         let Some(oldest) = self.frames.front() else { return Room::Takes(Duration::MAX) };
-        let patience = part(PATIENCE).max(self.takes(oldest) + part(LATE));
+        let patience = part(PATIENCE).max(takes(oldest, rate) + part(LATE));
         let left = (oldest.began + usual + patience).saturating_duration_since(now);
         if left.is_zero() {
             return Room::Waits(None);
         }
         let ahead = self
-            .through(usual)
+            .through(rate, usual)
             .map_or(Duration::ZERO, |at| at.saturating_duration_since(now + usual));
         if ahead.is_zero() { Room::Takes(left) } else { Room::Waits(Some(ahead.min(left))) }
     }
 
-    /// How long the path is at a frame.
-    fn takes(&self, frame: &Frame) -> Duration {
-        // An arrival that a viewer made up may leave any rate here, and so any time.
-        let time = self.rate.map_or(0.0, |[a, b]| frame.bytes as f64 / a.min(b));
-        Duration::try_from_secs_f64(time).unwrap_or(Duration::MAX).min(LONGEST)
-    }
-
     /// When all of them will have arrived.
-    fn through(&self, usual: Duration) -> Option<Instant> {
+    fn through(&self, rate: Option<f64>, usual: Duration) -> Option<Instant> {
         self.frames.iter().fold(self.arrived_at, |free, frame| {
             let could = frame.began + usual;
-            Some(free.map_or(could, |free| free.max(could)) + self.takes(frame))
+            Some(free.map_or(could, |free| free.max(could)) + takes(frame, rate))
         })
     }
+}
+
+/// How long a path of `rate` bytes a second is at a frame.
+fn takes(frame: &Frame, rate: Option<f64>) -> Duration {
+    // An arrival that a viewer made up may leave any rate here, and so any time.
+    let time = rate.map_or(0.0, |rate| frame.bytes as f64 / rate);
+    Duration::try_from_secs_f64(time).unwrap_or(Duration::MAX).min(LONGEST)
 }
 
 /// No frame is expected to take longer: by then it is late whatever the path is like.
@@ -145,10 +171,11 @@ mod tests {
     #[test]
     fn a_frame_that_takes_longer_than_usual_holds_the_next_one_back() {
         let (mut flying, start) = (Flying::default(), origin());
-        assert_eq!(flying.room(MILLI, INTERVAL, start), Room::Takes(Duration::MAX));
+        assert_eq!(flying.room(None, MILLI, INTERVAL, start), Room::Takes(Duration::MAX));
         flying.begin(0, 1_000, start);
-        let room =
-            |flying: &Flying, millis| flying.room(MILLI * 10, INTERVAL, start + MILLI * millis);
+        let room = |flying: &Flying, millis| {
+            flying.room(None, MILLI * 10, INTERVAL, start + MILLI * millis)
+        };
         assert_eq!(room(&flying, 50), Room::Takes(MILLI * 8));
         assert_eq!(room(&flying, 58), Room::Waits(None));
         flying.arrive(0, MILLI * 10, start + MILLI * 300).unwrap();
@@ -160,11 +187,15 @@ mod tests {
         let (mut flying, start, usual) = (Flying::default(), origin(), MILLI * 40);
         flying.begin(0, 20_000, start);
         let arrived = flying.arrive(0, usual, start + MILLI * 200).unwrap();
+        let mut pace = Pace::default();
+        pace.learn(arrived);
+        let rate = pace.rate();
         assert_eq!((arrived.waited, arrived.took), (MILLI * 160, MILLI * 160));
         let start = start + MILLI * 200;
         flying.begin(1, 20_000, start);
         // It will be there after 200 ms; what is sent 40 ms before that comes right behind it.
-        let room = |flying: &Flying, millis| flying.room(usual, INTERVAL, start + MILLI * millis);
+        let room =
+            |flying: &Flying, millis| flying.room(rate, usual, INTERVAL, start + MILLI * millis);
         assert_eq!(room(&flying, 10), Room::Waits(Some(MILLI * 150)));
         assert!(matches!(room(&flying, 161), Room::Takes(_)), "{:?}", room(&flying, 161));
         flying.begin(2, 10_000, start + MILLI * 161);
@@ -178,34 +209,37 @@ mod tests {
 
     #[test]
     fn arrivals_that_cannot_be_are_no_reason_to_wait_for_ever() {
-        let (mut flying, start) = (Flying::default(), origin());
+        let (mut flying, mut pace, start) = (Flying::default(), Pace::default(), origin());
         // Before it was begun, at once, after an hour, and without a byte.
         let made_up =
             [(0, 20_000, 0), (50, 20_000, 50), (60, 1, 3_600_000), (3_600_001, 0, 3_700_000)];
         for (number, (began, bytes, arrived)) in made_up.into_iter().enumerate() {
             let number = number as u64;
             flying.begin(number, bytes, start + MILLI * began);
-            assert!(flying.arrive(number, MILLI, start + MILLI * arrived).is_some());
+            pace.learn(flying.arrive(number, MILLI, start + MILLI * arrived).unwrap());
             assert!(flying.arrive(number, MILLI, start).is_none(), "a second time");
         }
         let now = start + MILLI * 3_700_000;
         flying.begin(9, 20_000, now);
-        let Room::Waits(Some(wait)) = flying.room(MILLI, INTERVAL, now) else { panic!() };
+        let Room::Waits(Some(wait)) = flying.room(pace.rate(), MILLI, INTERVAL, now) else {
+            panic!()
+        };
         assert!(wait <= LONGEST + INTERVAL, "{wait:?}");
     }
 
     #[test]
     fn a_path_that_is_fast_again_is_known_by_the_first_frame() {
         let (mut flying, mut now, usual) = (Flying::default(), origin(), MILLI);
+        let mut pace = Pace::default();
         for (number, takes) in [160, 160, 5].into_iter().enumerate() {
             flying.begin(number as u64, 20_000, now);
             now += usual + MILLI * takes;
-            flying.arrive(number as u64, usual, now).unwrap();
+            pace.learn(flying.arrive(number as u64, usual, now).unwrap());
         }
         flying.begin(3, 20_000, now);
         // As long as the one before took, and not as those before that.
-        assert_eq!(flying.room(usual, INTERVAL, now), Room::Waits(Some(MILLI * 5)));
-        let room = flying.room(usual, INTERVAL, now + MILLI * 5);
+        assert_eq!(flying.room(pace.rate(), usual, INTERVAL, now), Room::Waits(Some(MILLI * 5)));
+        let room = flying.room(pace.rate(), usual, INTERVAL, now + MILLI * 5);
         assert!(matches!(room, Room::Takes(_)), "{room:?}");
     }
 }

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::frames::ACK_DELAY;
+
 /// A path that has so much to do with what is on its way, beyond the time that takes anyway, is behind: twice
 /// the time between two frames of a moving picture.
 const BEHIND: Duration = Duration::from_millis(60);
 
-/// A rate is told from acknowledgements between which the path was busy for so long. Less may be a clock's grain,
-/// or one acknowledgement that was held up.
+/// A rate is told from acknowledgements between which the path was busy for so long, and for half of that without
+/// the one before which it was busy for longest: it may only have been held up. Less may be a clock's grain.
 const BUSY: Duration = Duration::from_millis(20);
 
 /// More than a packet has.
@@ -60,6 +62,11 @@ impl Flight {
         self.lock().is_behind()
     }
 
+    /// Bytes a second that go through, while the path is what holds them up.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.lock().rate()
+    }
+
     /// The most bytes that may be on their way, while the path is what holds them up.
     pub(super) fn most(&self) -> Option<u64> {
         self.lock().most()
@@ -98,6 +105,7 @@ struct Batch {
     /// When the last of its packets was sent.
     sent: Instant,
     bytes: u64,
+    packets: u32,
     alone: bool,
 }
 
@@ -111,16 +119,17 @@ impl Meter {
 
     fn acked(&mut self, sent: Instant, bytes: u64) {
         let alone = self.alone == Some(sent);
-        let batch = self.batch.get_or_insert(Batch { sent, bytes: 0, alone });
+        let batch = self.batch.get_or_insert(Batch { sent, bytes: 0, packets: 0, alone });
         batch.sent = batch.sent.max(sent);
         batch.bytes += bytes;
+        batch.packets += 1;
         batch.alone |= alone;
     }
 
     fn end_acks(&mut self, now: Instant, in_flight: u64) {
         self.in_flight = in_flight;
         self.after_ack = in_flight;
-        let Some(Batch { sent, bytes, alone }) = self.batch.take() else { return };
+        let Some(Batch { sent, bytes, packets, alone }) = self.batch.take() else { return };
         let took = now.saturating_duration_since(sent);
         // One that met nobody knows the way, also when it has become longer. The others may have waited.
         let way = match self.way {
@@ -132,7 +141,9 @@ impl Meter {
             self.alone = None;
         }
         let could = self.last.replace(now).map_or(sent + way, |last| last.max(sent + way));
-        let busy = now.saturating_duration_since(could);
+        // A packet that no other came with may have been answered late.
+        let held = if packets < 2 { ACK_DELAY } else { Duration::ZERO };
+        let busy = now.saturating_duration_since(could).saturating_sub(held);
         if self.acks.len() >= KEPT {
             self.acks.pop_front();
         }
@@ -149,11 +160,12 @@ impl Meter {
 
     /// Bytes a second that go through, if the path is what holds them up.
     fn rate(&self) -> Option<f64> {
-        let (mut time, mut total) = (Duration::ZERO, 0);
+        let (mut time, mut longest, mut total) = (Duration::ZERO, Duration::ZERO, 0);
         for &(_, busy, bytes) in self.acks.iter().rev() {
             time += busy;
+            longest = longest.max(busy);
             total += bytes;
-            if time >= BUSY && total > 0 {
+            if time >= BUSY && time - longest >= BUSY / 2 && total > 0 {
                 return Some(total as f64 / time.as_secs_f64());
             }
         }
@@ -269,14 +281,37 @@ mod tests {
         meter.end_acks(start + MILLI * 100, u64::MAX);
         assert_eq!(meter.most(), None, "nothing went through, so there is no rate");
         let later = start + Duration::from_secs(3_600);
-        meter.acked(start + MILLI, 1);
-        meter.end_acks(later, u64::MAX);
+        for now in [later, later + MILLI * 100] {
+            meter.acked(start + MILLI, 1);
+            meter.acked(start + MILLI, 1);
+            meter.end_acks(now, u64::MAX);
+        }
         assert!(meter.is_behind());
         assert_eq!(meter.most(), Some(u64::MAX), "each acknowledgement lets one go");
         for (sent, now) in [(later, later), (start, later + MILLI), (later + MILLI * 9, later)] {
             meter.acked(sent, PACKET);
             meter.end_acks(now, 0);
             assert!(!meter.is_behind());
+        }
+    }
+
+    #[test]
+    fn answers_that_come_late_or_not_at_all_make_no_path_narrow() {
+        let (mut meter, mut now) = (Meter::default(), Line::new().now);
+        for frame in 0..300_u32 {
+            (0..7).for_each(|_| meter.sent(now, PACKET));
+            // Two at a time; the last alone, as late as that may be. Of some frames an answer is lost, or one
+            // and all after it are held up on the way.
+            let late = if frame % 10 == 0 { MILLI * 70 } else { Duration::ZERO };
+            for (packets, held) in [(2, Duration::ZERO), (2, late), (2, late), (1, ACK_DELAY)] {
+                if packets == 2 && frame % 7 == 0 && held.is_zero() {
+                    continue;
+                }
+                (0..packets).for_each(|_| meter.acked(now, PACKET));
+                meter.end_acks(now + WAY + held.max(late), 0);
+                assert_eq!(meter.rate(), None, "at frame {frame}");
+            }
+            now += MILLI * 33;
         }
     }
 

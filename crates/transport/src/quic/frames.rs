@@ -27,7 +27,7 @@ use crate::flying::Flying;
 use crate::viewer::{Arrived, End, Frame, Room};
 
 /// What a client may take to acknowledge what it has, by RFC 9000 §18.2 (`max_ack_delay`).
-const ACK_DELAY: Duration = Duration::from_millis(25);
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// Frames on their way at one time, however fast they come.
 const MAX_BEGUN: usize = 64;
@@ -159,7 +159,8 @@ impl Frames {
         if !self.begun.is_empty() && self.flight.is_behind() {
             return Room::Waits(None);
         }
-        self.begun.room(self.way() + ACK_DELAY, interval, Instant::now().into_std())
+        let (rate, usual) = (self.flight.rate(), self.way() + ACK_DELAY);
+        self.begun.room(rate, usual, interval, Instant::now().into_std())
     }
 
     /// Works on what is being sent, and waits for news of it. Never returns when there is none.
