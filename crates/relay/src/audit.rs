@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use spaceport_state::Ledger;
+use spaceport_state::{Ledger, Record};
 use spaceport_types::MachineId;
 
 use crate::media::Attached;
@@ -34,8 +34,10 @@ pub enum Event {
 pub struct Audit {
     ledger: Ledger<Event>,
     refusals: Arc<Mutex<Refusals>>,
-    /// Who writes that a viewer came: one thread waits for the disk, however many come at once.
-    attaching: Arc<tokio::sync::Mutex<()>>,
+    /// Viewers that were let in and are not on the disk yet.
+    attached: Arc<Mutex<Vec<Record<Event>>>>,
+    /// Who writes them: one at a time, for all that came while the one before waited for the disk.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +53,12 @@ const REFUSALS: Duration = Duration::from_secs(1);
 
 impl Audit {
     pub(crate) fn at(folder: &Path) -> Self {
-        Self { ledger: Ledger::at(folder), refusals: Arc::default(), attaching: Arc::default() }
+        Self {
+            ledger: Ledger::at(folder),
+            refusals: Arc::default(),
+            attached: Arc::default(),
+            writing: Arc::default(),
+        }
     }
 
     /// Writes a line. That it could not be written stops nothing, and is said.
@@ -69,16 +76,26 @@ impl Audit {
 
     /// Writes that a viewer was let in, and returns once that is on the disk.
     pub(crate) async fn attached(&self, machine: MachineId, attached: Attached, now: SystemTime) {
-        let turn = Arc::clone(&self.attaching).lock_owned().await;
-        let audit = self.clone();
+        let Attached { session, way } = attached;
+        let facts = [("session", session.short().to_owned()), ("way", way.to_owned())];
+        let record = Record::new(Event::Attached, machine.as_str(), facts, now);
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        let turn = Arc::clone(&self.writing).lock_owned().await;
+        let records =
+            std::mem::take(&mut *self.attached.lock().unwrap_or_else(PoisonError::into_inner));
+        if records.is_empty() {
+            return; // The turn before wrote it.
+        }
+        let ledger = self.ledger.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let Attached { session, way } = attached;
-            let facts = [("session", session.short().to_owned()), ("way", way.to_owned())];
-            audit.record(Event::Attached, &machine, facts, now);
+            let written = ledger.record_all(records);
             drop(turn);
+            written
         });
-        if let Err(error) = written.await {
-            tracing::error!(%error, "the ledger could not be written");
+        match written.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the ledger could not be written"),
+            Err(error) => tracing::error!(%error, "the ledger could not be written"),
         }
     }
 
@@ -97,5 +114,33 @@ impl Audit {
         tracing::warn!(%machine, why, unwritten, "a machine was refused");
         let facts = [("why", why), ("others", unwritten.to_string())];
         self.record(Event::Refused, machine, facts, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use futures_util::future::join_all;
+    use spaceport_types::SessionId;
+
+    use super::*;
+
+    fn attached() -> Attached {
+        Attached { session: SessionId::new("ms-0123456789abcdef"), way: "whep" }
+    }
+
+    #[tokio::test]
+    async fn every_viewer_is_written_also_of_those_that_come_at_once_or_leave_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::at(folder.path());
+        let machine: MachineId = "space-one".parse().unwrap();
+        let attach = || audit.attached(machine.clone(), attached(), UNIX_EPOCH);
+        let busy = audit.writing.lock().await;
+        let mut left = Box::pin(attach());
+        assert!(futures_util::poll!(&mut left).is_pending());
+        drop((left, busy));
+        join_all((0..100).map(|_| attach())).await;
+        assert_eq!(audit.ledger.verify(drop).unwrap().entries, 101);
     }
 }

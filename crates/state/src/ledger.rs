@@ -64,6 +64,28 @@ pub struct Entry<E> {
     pub previous: Digest,
 }
 
+/// What is to be a line.
+#[derive(Clone, Debug)]
+pub struct Record<E> {
+    event: E,
+    id: String,
+    facts: BTreeMap<String, String>,
+    at: SystemTime,
+}
+
+impl<E> Record<E> {
+    /// An event, to whom or what, facts about it, and when.
+    pub fn new<const N: usize>(
+        event: E,
+        id: &str,
+        facts: [(&str, String); N],
+        at: SystemTime,
+    ) -> Self {
+        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { event, id: id.to_owned(), facts, at }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Line<E> {
     #[serde(flatten)]
@@ -98,23 +120,35 @@ impl<E: Serialize + DeserializeOwned> Ledger<E> {
         facts: [(&str, String); N],
         now: SystemTime,
     ) -> Result<()> {
+        self.record_all([Record::new(event, id, facts, now)])
+    }
+
+    /// Adds lines, and returns once all of them are on the disk: it is waited for once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ledger::record`].
+    pub fn record_all(&self, records: impl IntoIterator<Item = Record<E>>) -> Result<()> {
         if let Some(folder) = self.path.parent() {
             private::folder(folder)?;
         }
         let failed = |error| private::failed(&self.path, error);
         let mut file = private::append(&self.path)?;
         flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
-        let (number, previous) = match self.last(&mut file)? {
-            Some(line) => (line.entry.number + 1, line.hash),
-            None => (0, FIRST),
-        };
-        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let entry = Entry { number, at_ms: millis(now), event, id: id.to_owned(), facts, previous };
-        let line = Line { hash: hash(&entry)?, entry };
-        let mut text = json(&line)?;
-        text.push(b'\n');
+        let last = self.last(&mut file)?;
+        let is_first = last.is_none();
+        let (mut number, mut previous) =
+            last.map_or((0, FIRST), |line| (line.entry.number + 1, line.hash));
+        let mut text = Vec::new();
+        for Record { event, id, facts, at } in records {
+            let entry = Entry { number, at_ms: millis(at), event, id, facts, previous };
+            let line = Line { hash: hash(&entry)?, entry };
+            text.extend(json(&line)?);
+            text.push(b'\n');
+            (number, previous) = (number + 1, line.hash);
+        }
         file.write_all(&text).and_then(|()| file.sync_data()).map_err(failed)?;
-        if number == 0 {
+        if is_first {
             private::sync_parent(&self.path)?;
         }
         Ok(())
@@ -237,6 +271,21 @@ mod tests {
         assert_eq!(verified.entries, 3);
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(fs::metadata(&ledger.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn several_lines_at_once_are_those_that_come_one_by_one() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [one_by_one, at_once] = folders.each_ref().map(|folder| filled(folder.path()));
+        for at in [1, 2] {
+            let now = UNIX_EPOCH + Duration::from_secs(at);
+            one_by_one.record(Event::Denied, "tp-2", [], now).unwrap();
+        }
+        let records = [1, 2]
+            .map(|at| Record::new(Event::Denied, "tp-2", [], UNIX_EPOCH + Duration::from_secs(at)));
+        at_once.record_all(records).unwrap();
+        let [a, b] = [one_by_one, at_once].map(|ledger| fs::read_to_string(&ledger.path).unwrap());
+        assert_eq!(a, b);
     }
 
     #[test]

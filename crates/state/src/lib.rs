@@ -9,4 +9,4 @@ pub mod ledger;
 pub mod private;
 
 pub use digest::Digest;
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Record};
