@@ -13,6 +13,9 @@ use spaceport_types::{MachineId, Redacted, Result};
 
 use crate::client::args as client;
 
+/// Where the flags that every verb has stand: behind its own.
+const EVERYWHERE: usize = 900;
+
 /// What a newcomer does first, below the list of verbs.
 const FIRST_STEPS: &str = "\
 First steps:
@@ -27,18 +30,19 @@ argument: it comes from SPACEPORT_TOKEN, `--token-file`, or is kept when a Space
 
 /// Show the desktops of machines and containers to people and agents, and move apps and files there.
 #[derive(Debug, Parser)]
-#[command(name = "spaceport", version, about, propagate_version = true, after_help = FIRST_STEPS)]
+#[command(name = "spaceport", version, about, propagate_version = true, max_term_width = 100)]
+#[command(after_help = FIRST_STEPS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,
     /// Print data as JSON on stdout.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = EVERYWHERE)]
     pub(crate) json: bool,
     /// Never ask anything, and print an error as one line of JSON on stderr.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = EVERYWHERE)]
     pub(crate) agent: bool,
     /// Log more; twice for every decision.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, display_order = EVERYWHERE, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 

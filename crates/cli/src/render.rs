@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use spaceport_types::{Error, Kind, Report};
 use tracing_subscriber::EnvFilter;
 use unicode_width::UnicodeWidthStr as _;
@@ -111,7 +111,7 @@ pub(crate) fn hint(hint: &str) {
     drop(writeln!(stderr, "{cyan}hint:{cyan:#} {}", printable(hint)));
 }
 
-/// An error for an agent.
+/// An error for programs.
 #[derive(Serialize)]
 struct Envelope<'a> {
     error: Coded<'a>,
@@ -127,13 +127,13 @@ struct Coded<'a> {
 /// Prints what went wrong and returns the exit code of its kind.
 pub(crate) fn failure(error: &Error, as_json: bool, agent: bool) -> ExitCode {
     let report = error.report();
+    let coded = || Envelope { error: Coded { code: code_of(report.kind), report: &report } };
     if agent {
-        let error = Coded { code: code_of(report.kind), report: &report };
-        if let Ok(line) = serde_json::to_string(&Envelope { error }) {
+        if let Ok(line) = serde_json::to_string(&coded()) {
             line_err(&line);
         }
     } else if as_json {
-        json(&json!({ "error": report }));
+        json(&coded());
     } else {
         let mut stderr = AutoStream::auto(std::io::stderr().lock());
         let red = AnsiColor::Red.on_default().bold();
