@@ -101,7 +101,8 @@ fn pattern(browser: Browser, transport: &str, codec: &str) {
     measured(format_args!("{browser:?} {transport} bars {colours:?}, stats {}", seen["stats"]));
     for (seen, painted) in colours.iter().zip(BARS) {
         let off = seen.iter().zip(painted).map(|(seen, painted)| (seen - painted).abs()).max();
-        assert!(off <= Some(3), "{painted:?} came out as {seen:?}; all bars: {colours:?}");
+        // VP8 at a rate, and the other matrix or range would be off by far more.
+        assert!(off <= Some(6), "{painted:?} came out as {seen:?}; all bars: {colours:?}");
     }
 }
 

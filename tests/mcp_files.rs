@@ -205,8 +205,12 @@ fn an_agent_uploads_and_downloads_at_any_path() {
     );
     assert_eq!(fields(&written), ["bytes", "path", "sha256", "space", "verified"]);
     assert_eq!(text(there.join("new/folder/note.md")), "# Ü\n");
-    let content = "x".repeat((1 << 20) - 200);
+    // Every byte of it is six in JSON.
+    let content = "\u{1}".repeat(1 << 20);
     agent.get("space_write", json!({ "space": "box", "path": "~/long", "content": content }));
+    let longer = json!({ "space": "box", "path": "~/long", "content": "x".repeat(15 << 20) });
+    let refused = agent.fail("space_write", longer);
+    assert_eq!(refused["issues"][0]["limit"], "1048576", "{refused}");
     let outside = json!({ "space": "box", "path": "/etc/motd", "content": "x" });
     assert_eq!(agent.fail("space_write", outside)["kind"], "permission_denied");
 }

@@ -116,7 +116,7 @@ fn who_may_not_is_told_so() {
         (&[("accept", "text/html")][..], INITIALIZE, Some(406)),
         (&[("content-type", "text/plain")], INITIALIZE, Some(415)),
         (&[("mcp-session-id", "another")], list, Some(404)),
-        (&[], &"x".repeat(2 << 20), Some(413)),
+        (&[], &"x".repeat(17 << 20), Some(413)),
         // The library's own choice: a call without a session, and what is no JSON.
         (&[], list, None),
         (&[], "no json", None),

@@ -42,8 +42,9 @@ use consent::Asker;
 use files::Call;
 use tools::{Answer, Tools};
 
-/// The longest message that is read. A call has some names in it; what is longer is none.
-const LONGEST_MESSAGE: usize = 1 << 20;
+/// The longest message that is read. The longest text that `space_write` takes is six times as long in JSON, if all of
+/// it is escaped; and one that is too long has to be read to be refused: a longer line on stdin is never answered.
+const LONGEST_MESSAGE: usize = 16 << 20;
 
 /// How many calls run at a time. More wait: an agent that asks for a thousand things at once gets
 /// them all, and does not get a thousand connections.

@@ -287,10 +287,8 @@ impl Driver {
         );
         let now = now();
         for key in self.table.peers.keys().copied().collect::<Vec<_>>() {
-            self.table.with(key, now, &mut self.socket, |peer, _, socket| {
-                peer.close(now, socket);
-                Err(End::Because(Arc::clone(&reason)))
-            });
+            let end = End::Because(Arc::clone(&reason));
+            self.table.with(key, now, &mut self.socket, |_, _, _| Err(end));
         }
         self.socket.drain();
         // Commands that came too late leave with their subscribers and replies.
@@ -552,6 +550,7 @@ impl Table {
             action(peer, packetizer, socket)?;
             if peer.has_media() { peer.send_media(now, packetizer, socket) } else { Ok(()) }
         }));
+        let works = outcome.is_ok();
         let outcome = outcome.unwrap_or_else(|_| {
             let bug = Error::new(Kind::Internal, "the WebRTC engine failed");
             Err(End::because(
@@ -559,7 +558,11 @@ impl Table {
             ))
         });
         if let Err(end) = outcome {
-            self.remove(key, &end, now);
+            let peer = self.remove(key, &end, now);
+            // After the reason is known where it will ask for it.
+            if let (Some(mut peer), End::Because(_), true) = (peer, &end, works) {
+                peer.close(now, socket);
+            }
             socket.tcp.remove(key);
             return;
         }
@@ -594,8 +597,9 @@ impl Table {
         }
     }
 
-    fn remove(&mut self, key: Key, end: &End, now: Instant) {
-        let Some(slot) = self.peers.remove(&key) else { return };
+    /// Takes a peer out, and notes why it ended.
+    fn remove(&mut self, key: Key, end: &End, now: Instant) -> Option<Peer> {
+        let slot = self.peers.remove(&key)?;
         self.timers.remove(&(slot.timer, key));
         if self.by_ufrag.get(&slot.ufrag) == Some(&key) {
             self.by_ufrag.remove(&slot.ufrag);
@@ -620,6 +624,7 @@ impl Table {
                 tracing::info!(%reason, source, ?lasted, ?totals, ?stats, "viewer dropped");
             }
         }
+        Some(slot.peer)
     }
 }
 

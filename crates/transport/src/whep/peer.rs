@@ -689,10 +689,7 @@ impl Peer {
                     self.cut = false;
                     self.send(&packet, now, packetizer, socket)?;
                 }
-                Some(StreamEvent::Ended(reason)) => {
-                    self.close(now, socket);
-                    return Err(End::Because(reason));
-                }
+                Some(StreamEvent::Ended(reason)) => return Err(End::Because(reason)),
                 // WHEP has no words for it, and what was last seen stays on the viewer's screen.
                 // Whoever asks the resource is told.
                 Some(StreamEvent::Suspended(reason, error)) => {
