@@ -410,6 +410,23 @@ mod tests {
     }
 
     #[test]
+    fn of_several_agents_with_one_request_one_gets_the_yes() {
+        let asked = Asked::new();
+        asked.desk.decide(&asked.id, true, &Person::for_test(), after(1)).unwrap();
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            // Each as a process of its own would: by the folder.
+            let ask = || {
+                Desk::at(asked.folder.path()).ask(asked.terms.clone(), Some(&asked.id), after(2))
+            };
+            let agents: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+            agents.into_iter().map(|agent| agent.join().unwrap()).collect()
+        });
+        let (yes, no): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        assert!(matches!(&yes[..], [Ok(Answer::Yes(_))]), "{yes:?}");
+        assert!(no.iter().all(|no| no.as_ref().unwrap_err().cause() == Some(Cause::Expired)));
+    }
+
+    #[test]
     fn a_yes_covers_nothing_else() {
         let asked = Asked::new();
         asked.desk.decide(&asked.id, true, &Person::for_test(), after(1)).unwrap();
