@@ -141,6 +141,9 @@ async fn a_hundred_viewers_at_a_relay_cost_the_machine_what_one_does() {
         while seen.try_recv().is_ok() {
             there += 1;
         }
+        if let Some(Err(gone)) = late.try_join_next() {
+            panic!("one who came late is gone: {gone}");
+        }
         there == LATE
     })
     .await;

@@ -305,7 +305,7 @@ async fn left(tunnel: Option<&Tunnel>) {
 async fn ask(tunnel: &Tunnel, head: &Head) -> Result<(Reader<Stream, FromSession>, Admitted)> {
     let asking = async {
         let mut stream = Reader::new(tunnel.open(head).await?);
-        match stream.next().await? {
+        match stream.next().await.map_err(broken_off)? {
             Some(FromSession::Admitted(admitted)) => Ok((stream, *admitted)),
             Some(FromSession::Refused(refusal)) => Err(Error::from(refusal)),
             Some(FromSession::Closed(_)) | None => Err(lie("no answer")),
@@ -315,6 +315,16 @@ async fn ask(tunnel: &Tunnel, head: &Head) -> Result<(Reader<Stream, FromSession
         Err(Error::new(Kind::Relay, "the machine did not answer in time")
             .hint("Try again in a moment"))
     })
+}
+
+/// What a viewer is told where the tunnel, or the machine, let go of its question.
+fn broken_off(error: Error) -> Error {
+    if error.kind() != Kind::Io {
+        return error;
+    }
+    Error::new(Kind::Relay, "the connection to the machine broke off")
+        .hint("Try again in a moment")
+        .source(error)
 }
 
 /// A geometry that a frame can have.

@@ -20,8 +20,8 @@ use yamux::{Config, Connection, ConnectionError, Mode, Stream};
 
 use super::{Limits, Side, closed};
 
-/// Streams that wait to be accepted. Whoever accepts does nothing else, so a full queue means that the
-/// process has stopped, and more of them would not help. At a relay there is one of the machine's, and what
+/// Streams that wait to be accepted. Many come in one read, before whoever accepts gets a turn: room for as many
+/// requests as a machine takes at a time. At a relay there is one of the machine's, and what
 /// somebody who has not said who it is can send on each is held in memory.
 const fn unaccepted(side: Side) -> usize {
     match side {
@@ -31,7 +31,7 @@ const fn unaccepted(side: Side) -> usize {
 }
 
 /// Their most.
-const UNACCEPTED: usize = 64;
+const UNACCEPTED: usize = 256;
 
 /// Streams that wait to be opened; each is a task that waits for it.
 const UNOPENED: usize = 64;
