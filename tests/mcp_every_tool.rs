@@ -165,10 +165,10 @@ async fn drive(agent: Agent, home: &Path) {
     );
     assert_eq!(sent["dest"], world.there().join("Downloads/in/task.md").to_str().unwrap());
     assert_eq!(fs::read_to_string(sent["dest"].as_str().unwrap()).unwrap(), "what to do");
-    let uploaded = driver.get("upload", task(json!({ "dest": "~/work/task.md" })));
+    let uploaded = driver.get("upload", task(json!({ "dest": "~/tasks/task.md" })));
     has(&uploaded, "bytes dest directories files kind sha256 source verified");
-    assert_eq!(fs::read_to_string(world.there().join("work/task.md")).unwrap(), "what to do");
-    let back = json!({ "path": "~/work/task.md", "dest": "~/back" });
+    assert_eq!(fs::read_to_string(world.there().join("tasks/task.md")).unwrap(), "what to do");
+    let back = json!({ "path": "~/tasks/task.md", "dest": "~/back" });
     let downloaded = driver.get("download", in_box(back));
     has(&downloaded, "bytes dest files kind sha256 source verified");
     assert_eq!(downloaded["sha256"], uploaded["sha256"]);
