@@ -4,11 +4,13 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use spaceport_tests::{Agent, Gateway, TOKEN, wait_until};
+use spaceport_tests::{Agent, Folder, Gateway, Script, TOKEN, binary, wait_until};
 
 fn agent_of(gateway: SocketAddr) -> Agent {
     let mut agent = Agent::new("initialize");
@@ -252,6 +254,44 @@ fn what_an_agent_takes_back_leaves_nothing_behind() {
     agent.get("stream_status", json!({ "space": "box" }));
     let clean = || everything(&home).iter().all(|it| is_folder_of(it, &mine));
     wait_until("nothing is left of it here", Duration::from_secs(30), clean);
+}
+
+#[test]
+fn a_host_that_leaves_takes_back_what_was_on_its_way() {
+    let gateway = Gateway::with_test_pattern();
+    let path = Way::to(gateway.http());
+    let home = Folder::new("host");
+    fs::write(home.path().join("large"), noise(32 << 20)).unwrap();
+    let before = everything(&gateway.home());
+    for (tool, leave) in [
+        ("send_file", Script::leave as fn(&mut Script)),
+        ("upload", Script::leave),
+        ("send_file", |host| host.signal(Signal::TERM)),
+    ] {
+        let mut command = Command::new(binary());
+        command.arg("mcp").env("HOME", home.path()).env("SPACEPORT_CONFIG_DIR", home.path());
+        let mut host = Script::spawn(command);
+        let mut ask = |id, method: &str, mut params: Value| {
+            params["_meta"] = json!({ "progressToken": id });
+            host.tell(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+            host.hear()
+        };
+        let client = json!({ "name": "host", "version": "0" });
+        let hello =
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+        ask(1, "initialize", hello);
+        let space = json!({ "url": path.address.to_string(), "token": TOKEN, "name": "box" });
+        ask(2, "tools/call", json!({ "name": "add_space", "arguments": space }));
+        path.hold_after(16 << 20);
+        let file = json!({ "space": "box", "path": "~/large", "dest": "~/large" });
+        let moving = ask(3, "tools/call", json!({ "name": tool, "arguments": file }));
+        assert_eq!(moving["method"], "notifications/progress", "{moving}");
+        leave(&mut host);
+        path.let_go();
+        assert!(host.ended().success());
+        let gone = || everything(&gateway.home()).iter().all(|it| is_folder_of(it, &before));
+        wait_until("nothing is left of it", Duration::from_secs(30), gone);
+    }
 }
 
 /// Whether it was there before, or is no more than the folder where files arrive.

@@ -111,20 +111,27 @@ fn who_may_not_is_told_so() {
     let session = |answer: &Answer| answer.headers["mcp-session-id"].clone();
     let id = session(&ask(at, "POST", &[], INITIALIZE));
     let with = [("mcp-session-id", &*id)];
-    assert_eq!(ask(at, "POST", &[with[0], version], list).status, 400);
     for (more, body, status) in [
-        (&[("accept", "text/html")][..], INITIALIZE, Some(406)),
-        (&[("content-type", "text/plain")], INITIALIZE, Some(415)),
-        (&[("mcp-session-id", "another")], list, Some(404)),
-        (&[], &"x".repeat(17 << 20), Some(413)),
-        // The library's own choice: a call without a session, and what is no JSON.
-        (&[], list, None),
-        (&[], "no json", None),
+        (&[("accept", "text/html")][..], INITIALIZE, 406),
+        (&[("content-type", "text/plain")], INITIALIZE, 415),
+        (&[("mcp-session-id", "another")], list, 404),
+        (&[], &"x".repeat(17 << 20), 413),
+        // A call without a session.
+        (&[], list, 400),
+        (&[], "no json", 400),
+        (&[], r#"{"jsonrpc":"2.0","id":NaN,"method":"ping"}"#, 400),
+        (&[with[0], version], list, 400),
     ] {
         let answer = ask(at, "POST", more, body);
-        assert!((400..500).contains(&answer.status), "{more:?} {}", answer.status);
-        assert!(status.is_none_or(|status| status == answer.status), "{more:?} {}", answer.status);
+        assert_eq!(answer.status, status, "{more:?} {body:.40}");
+        let problem = answer.json();
+        let kind = if status == 404 { "not_found" } else { "invalid_argument" };
+        assert_eq!((&problem["status"], &problem["kind"]), (&json!(status), &json!(kind)));
+        assert!(problem["hint"].is_string(), "{problem}");
     }
+    let wrong = ask(at, "PUT", &[], "{}");
+    assert_eq!((wrong.status, &wrong.json()["kind"]), (405, &json!("invalid_argument")));
+    assert!(wrong.headers.contains_key("allow"));
     // A session that was ended is gone.
     assert!((200..300).contains(&ask(at, "DELETE", &with, "").status));
     assert_eq!(ask(at, "POST", &with, list).status, 404);

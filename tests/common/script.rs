@@ -1,6 +1,6 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -31,7 +31,8 @@ impl Browser {
 pub struct Script {
     child: Child,
     output: BufReader<ChildStdout>,
-    input: ChildStdin,
+    /// Until it is told nothing more.
+    input: Option<ChildStdin>,
 }
 
 impl Script {
@@ -58,7 +59,7 @@ impl Script {
                 panic!("{command:?}: {error}");
             });
         let output = BufReader::new(child.stdout.take().unwrap());
-        let input = child.stdin.take().unwrap();
+        let input = child.stdin.take();
         Self { child, output, input }
     }
 
@@ -72,7 +73,17 @@ impl Script {
 
     /// Tells it something, as a line of JSON.
     pub fn tell(&mut self, what: &Value) {
-        writeln!(self.input, "{what}").unwrap();
+        writeln!(self.input.as_mut().unwrap(), "{what}").unwrap();
+    }
+
+    /// Ends what it is told.
+    pub fn leave(&mut self) {
+        drop(self.input.take());
+    }
+
+    /// How it ended, once it has.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Sends its process a signal.
@@ -82,7 +93,7 @@ impl Script {
 
     /// Tells it to go on.
     pub fn go_on(&mut self) {
-        self.input.write_all(b"\n").unwrap();
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 }
 

@@ -28,4 +28,4 @@ pub mod teleport;
 pub use assemble::{Endpoints, Gateway, guarded};
 pub use config::Config;
 pub use ice_servers::IceServers;
-pub use spaceport_transport::problem::problem;
+pub use spaceport_transport::problem::{problem, with_status};

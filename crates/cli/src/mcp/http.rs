@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use http::header::{HOST, ORIGIN};
+use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
-use spaceport_gateway::problem;
+use spaceport_gateway::{problem, with_status};
 use spaceport_spaces::Address;
 use spaceport_types::{Error, Kind};
 
@@ -38,6 +39,11 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 /// When one of the sessions may have ended, for who finds no room.
 const ROOM_AFTER: Duration = Duration::from_secs(60);
 
+/// The longest words of the SDK that are passed on: it quotes what it could not read.
+const LONGEST_REASON: usize = 4 << 10;
+
+const ONE_MESSAGE: &str = "Send one JSON-RPC message; before any other, `initialize`";
+
 /// The endpoint, for whoever has got past the token.
 pub(crate) fn routes(server: Server) -> Router {
     let mut sessions = SessionConfig::default();
@@ -53,6 +59,7 @@ pub(crate) fn routes(server: Server) -> Router {
     let room = Arc::new(Room { manager, opening: AtomicUsize::new(0) });
     Router::new()
         .route_service("/mcp", service)
+        .layer(middleware::from_fn(in_our_words))
         .layer(middleware::from_fn_with_state(room, limit))
         .layer(middleware::from_fn(same_origin))
 }
@@ -84,6 +91,57 @@ async fn same_origin(request: Request, next: Next) -> Response {
         &Error::new(Kind::PermissionDenied, "pages of another origin may not use these tools")
             .hint("Call them from a program, which sends no `Origin`"),
     )
+}
+
+/// Says why a request is none of the protocol, as every other refusal here is said.
+///
+/// What the protocol itself refuses is JSON, and stays as it is.
+async fn in_our_words(request: Request, next: Next) -> Response {
+    let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| {
+        kind.to_str().is_ok_and(|kind| kind.to_ascii_lowercase().starts_with("application/json"))
+    });
+    let response = next.run(request).await;
+    let kind = response.headers().get(CONTENT_TYPE);
+    let is_text = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    let status = response.status().as_u16();
+    if status < 400 || !is_text {
+        return response;
+    }
+    let (head, body) = response.into_parts();
+    let reason = to_bytes(body, LONGEST_REASON).await.unwrap_or_default();
+    let reason = String::from_utf8_lossy(&reason);
+    let wrong = |message: &'static str| Error::new(Kind::InvalidArgument, message);
+    let (status, error) = match status {
+        404 => (
+            404,
+            Error::new(Kind::NotFound, "no MCP session has that id")
+                .hint("It has ended: begin another with `initialize`"),
+        ),
+        405 => (405, wrong("MCP has no such method").hint("Send messages with `POST`")),
+        406 => (
+            406,
+            wrong("the client takes no answer that MCP has")
+                .hint("Send `Accept: application/json, text/event-stream`"),
+        ),
+        413 => (
+            413,
+            wrong("the message is too long")
+                .with("limit", LONGEST_MESSAGE)
+                .hint("Send less at once; `upload` moves files of any size"),
+        ),
+        // The SDK says this of JSON that it cannot read, too.
+        415 if is_json => (400, wrong("the body is no message of MCP").hint(ONE_MESSAGE)),
+        415 => {
+            (415, wrong("a message of MCP is JSON").hint("Send `Content-Type: application/json`"))
+        }
+        400..500 => (status, wrong("the request is none of MCP").hint(ONE_MESSAGE)),
+        _ => (status, Error::new(Kind::Internal, "the MCP server failed")),
+    };
+    let mut answer = with_status(&error.with("reason", reason), status);
+    if let Some(allow) = head.headers.get(ALLOW) {
+        answer.headers_mut().insert(ALLOW, allow.clone());
+    }
+    answer
 }
 
 /// Where sessions are, and how many are about to be.

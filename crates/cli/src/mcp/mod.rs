@@ -7,6 +7,7 @@
 mod consent;
 mod files;
 mod http;
+mod leaving;
 mod parameters;
 mod serve;
 mod teleport;
@@ -14,6 +15,7 @@ mod tools;
 
 use std::borrow::Cow;
 use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +35,16 @@ use spaceport_spaces::{Address, Spaces};
 use spaceport_types::{Error, Kind, Redacted, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::{Consent, Mcp as Args};
 use crate::client;
 use crate::render;
+use crate::serve::stop_signal;
 use crate::teleport::args::Kept;
 use consent::Asker;
 use files::Call;
+use leaving::UntilItLeaves;
 use tools::{Answer, Tools};
 
 /// The longest message that is read. The longest text that `space_write` takes is six times as long in JSON, if all of
@@ -95,7 +100,9 @@ fn converse(server: Server) -> Result<ExitCode> {
         render::hint("This is for an agent's host, which starts it and speaks on stdin");
     }
     client::wait(async {
+        let stop = stop_signal()?;
         let (input, output) = stdio_pipes();
+        let input = UntilItLeaves { input, left: server.left.clone() };
         let transport =
             AsyncRwTransport::new_server(input, output).with_max_line_length(LONGEST_MESSAGE);
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
@@ -107,7 +114,11 @@ fn converse(server: Server) -> Result<ExitCode> {
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
             Err(error) => return Err(failed(error.into())),
         };
-        let ended = running.waiting().await;
+        let ended = tokio::select! {
+            ended = running.waiting() => ended.map(drop),
+            () = stop => Ok(()),
+        };
+        server.left.cancel();
         // Calls that were cut off take back what they have staged.
         drop(timeout(FAREWELL, server.calls.acquire_many(CALLS)).await);
         ended.map_err(|error| failed(error.into()))?;
@@ -134,6 +145,8 @@ struct Server {
     /// Where the person is that a teleport needs.
     consent: Consent,
     calls: Arc<Semaphore>,
+    /// The client has left, and no call has anybody to answer.
+    left: CancellationToken,
 }
 
 impl Server {
@@ -154,6 +167,7 @@ impl Server {
             instructions,
             consent: Consent::Terminal,
             calls: Arc::new(Semaphore::new(CALLS as usize)),
+            left: CancellationToken::new(),
         }
     }
 }
@@ -201,8 +215,17 @@ impl ServerHandler for Server {
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let asks = self.consent == Consent::Client;
         let asker = asks.then(|| Asker::of(&context, &mut request)).flatten();
-        user.call = Call { progress, stop: context.ct.clone(), asker };
-        Ok(match tool.call(user, request.arguments.unwrap_or_default()).await {
+        let stop = self.left.child_token();
+        user.call = Call { progress, stop: stop.clone(), asker };
+        let mut call = pin!(tool.call(user, request.arguments.unwrap_or_default()));
+        let answer = tokio::select! {
+            answer = &mut call => answer,
+            () = context.ct.cancelled() => {
+                stop.cancel();
+                call.await
+            }
+        };
+        Ok(match answer {
             Ok(Answer::Value(text)) => {
                 CallToolResult::success(vec![ContentBlock::text(text)]).into()
             }
