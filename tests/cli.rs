@@ -375,6 +375,34 @@ fn a_stream_is_played_in_a_window() {
     assert!(nowhere["hint"].as_str().unwrap().contains("spaceport open"), "{nowhere}");
 }
 
+/// A display that takes no pictures any more, as one that cannot keep up takes too few.
+#[test]
+fn a_window_that_cannot_keep_up_says_so() {
+    let here = Xvfb::start(Size::new(640, 480)).unwrap();
+    let gateway = Gateway::with_test_pattern();
+    let user = User::new();
+    user.add(&gateway, "box");
+    let mut command = Command::new(binary());
+    command.args(["stream", "box", "--display", "test-pattern", "--play", "--agent"]);
+    command.env("SPACEPORT_CONFIG_DIR", user.0.path()).env("DISPLAY", here.display());
+    command.env_remove("WAYLAND_DISPLAY").stderr(Stdio::piped());
+    let eyes = Screen::connect(here.display());
+    let player = command.spawn().unwrap();
+    let is_lit = || eyes.read(Bounds::new(100, 100, 1, 1)).iter().take(3).any(|&level| level > 0);
+    wait_until("the window shows something", Duration::from_secs(20), is_lit);
+    let display = rustix::process::Pid::from_raw(here.pid().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(display, rustix::process::Signal::STOP).unwrap();
+    let ended = player.wait_with_output().unwrap();
+    let said: Value = serde_json::from_slice(&ended.stderr).unwrap();
+    let error = &said["error"];
+    assert_eq!(
+        (&error["cause"], ended.status.code()),
+        (&json!("viewer_too_slow"), Some(8)),
+        "{said}"
+    );
+    assert!(error["hint"].as_str().unwrap().contains("--fps"), "{said}");
+}
+
 #[test]
 fn an_error_has_one_envelope_and_its_own_exit_code() {
     let user = User::new();

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use spaceport_testkit::Xvfb;
 use spaceport_tests::{
-    Agent, Event, Folder, Gateway, Request, Socket, Start, TOKEN, Window, binary, offer,
+    Agent, Browser, Event, Folder, Gateway, Relay, Request, Script, Socket, Start, TOKEN, Window,
+    binary, offer,
 };
 use spaceport_types::{Cause, Kind, Size};
 use spaceport_wire::close::CloseCode;
@@ -22,7 +23,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// Where each is provoked.
 const TABLE: [(Cause, &str); 19] = [
     (Cause::UdpBlocked, "tests/blocked_networks.rs"),
-    (Cause::RelayUnreachable, ""),
+    (Cause::RelayUnreachable, "tests/stream_causes.rs"),
     (Cause::IceFailed, "crates/transport/src/whep/peer.rs"),
     (Cause::DtlsFailed, "tests/hostile_clients.rs"),
     (Cause::CodecUnavailable, "tests/stream_causes.rs"),
@@ -35,7 +36,7 @@ const TABLE: [(Cause, &str); 19] = [
     (Cause::TargetGone, "tests/displays.rs"),
     (Cause::SessionClosed, "tests/media_socket.rs"),
     (Cause::TicketExpired, "tests/media_socket.rs"),
-    (Cause::ViewerTooSlow, ""),
+    (Cause::ViewerTooSlow, "tests/cli.rs"),
     (Cause::TooManyViewers, "crates/session/src/sessions.rs"),
     (Cause::GuestOffline, "tests/blocked_networks.rs"),
     (Cause::PublishRefused, "tests/publish.rs"),
@@ -52,11 +53,9 @@ fn every_cause_has_its_place() {
     assert!(causes.eq(TABLE.map(|row| row.0)));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for (cause, file) in TABLE {
-        if !file.is_empty() {
-            let text = std::fs::read_to_string(root.join(file)).unwrap();
-            let said = text.contains(&format!("\"{}\"", word(cause)));
-            assert!(said || text.contains(&format!("Some(Cause::{cause:?})")), "{cause:?} {file}");
-        }
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let said = text.contains(&format!("\"{}\"", word(cause)));
+        assert!(said || text.contains(&format!("Some(Cause::{cause:?})")), "{cause:?} {file}");
     }
 }
 
@@ -85,6 +84,43 @@ async fn a_window_that_cannot_be_seen_says_why() {
         assert_eq!((&error["kind"], &error["cause"]), (&json!("stream"), &json!(cause)), "{said}");
         assert!(error["hint"].is_string(), "{said}");
     }
+}
+
+#[test]
+fn a_relay_that_is_gone_is_said_to_an_agent_and_on_the_page() {
+    let mut relay = Relay::start(&[]);
+    let joining = relay.joining("build-box");
+    let arguments: Vec<&str> = joining.iter().map(String::as_str).collect();
+    let gateway =
+        Gateway::start(Start { test_pattern: true, arguments: &arguments, ..Start::default() });
+    relay.wait("build-box", true, LONG);
+    let mut agent = Agent::new("initialize");
+    let space = json!({ "url": relay.machine_url("build-box"), "token": TOKEN });
+    agent.get("add_space", space);
+    let here = gateway.viewer_url("target=test-pattern");
+    let (_, page) = here.split_once("/viewer/").unwrap();
+    let there = format!("{}/viewer/{page}", relay.machine_url("build-box"));
+    let mut page = Script::browser("blocked.mjs", Browser::Chromium, &["cut", &there]);
+    page.hear();
+
+    relay.kill();
+    let refused = agent.fail("stream_endpoint", json!({ "space": "relay:build-box" }));
+    assert_eq!(
+        (&refused["kind"], &refused["cause"]),
+        (&json!("stream"), &json!("relay_unreachable"))
+    );
+    assert_eq!((&refused["retryable"], refused["hint"].is_string()), (&json!(true), true));
+    // What is no stream has no such cause.
+    let refused = agent.fail("list_space_windows", json!({ "space": "relay:build-box" }));
+    assert_eq!((&refused["kind"], &refused["cause"]), (&json!("relay"), &Value::Null));
+    page.go_on();
+    let said = page.hear();
+    assert_eq!(said["failure"]["code"], "relay_unreachable", "{said}");
+    assert_ne!(said["failure"]["hint"], "");
+
+    relay.start_again();
+    page.go_on();
+    assert_eq!(page.hear()["card"], false, "the card stayed");
 }
 
 #[tokio::test]

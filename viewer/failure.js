@@ -111,6 +111,14 @@ export class Failure extends Error {
 
   /** Nothing at all comes from the server. */
   static unreachable() {
+    if (behindRelay()) {
+      return new Failure("The relay cannot be reached.", {
+        code: "relay_unreachable",
+        title: "No connection",
+        hint: "It may be starting again, or a firewall in between blocks everything. The page goes on by itself once it can.",
+        scope: "session",
+      });
+    }
     return new Failure("The server cannot be reached.", {
       code: "guest_offline",
       title: "No connection",
@@ -124,6 +132,11 @@ export class Failure extends Error {
     if (error instanceof Failure) return error;
     return new Failure(sentence(error instanceof Error ? error.message : String(error)), { code: "internal" });
   }
+}
+
+/** Whether this page came by a relay, which has each machine below a path of its own. */
+function behindRelay() {
+  return /^\/m\/[^/]+\//.test(location.pathname);
 }
 
 /** Reach of what the server names; for the rest it depends on what was asked. @type {Record<string, Scope>} */

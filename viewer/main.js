@@ -527,6 +527,9 @@ const INTERRUPTED = new Failure("interrupted", { code: "interrupted" });
 /** What to say when no transport brought a picture. @param {[Kind, Failure][]} failures */
 function both(failures) {
   if (failures.length === 1) return failures[0][1];
+  // One that asks by HTTP found nobody: then no way leads anywhere, whatever it makes of that.
+  const unreachable = Failure.unreachable();
+  if (failures.some(([, { code }]) => code === unreachable.code)) return unreachable;
   // That nothing came in time is said of a way; why nothing could come is what helps.
   const why = failures.map(([, failure]) => failure).find(({ code }) => code === "udp_blocked") ?? failures[0][1];
   return new Failure(failures.map(([kind, { message }]) => `${TRANSPORTS[kind].label}: ${message}`).join("\n"), {

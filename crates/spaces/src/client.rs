@@ -30,6 +30,7 @@ use tonic::{Code, IntoStreamingRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::Address;
+use crate::address::Route;
 
 /// How long a Space may take to accept a connection, and then to answer a call that only asks.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -38,6 +39,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// How long a relay may take to say whether a machine is there: it waits three seconds for one that has
 /// only just gone.
 const PRESENCE: Duration = Duration::from_secs(5);
+
+/// The call that opens a stream, whose errors have causes of a stream.
+const OPEN_MEDIA: &str = "StreamService/OpenMedia";
 
 /// The header by which a relay's own errors are told from what a machine answers.
 const RELAYS_ERROR: &str = "x-cua-relay-error";
@@ -245,9 +249,9 @@ impl Client {
         }
         let mut channel = self.channel.clone();
         let ready = std::future::poll_fn(|cx| Service::poll_ready(&mut channel, cx)).await;
-        ready.map_err(|error| self.unavailable(&error).operation(path))?;
+        ready.map_err(|error| self.unavailable("", &error).operation(path))?;
         let answer = Service::call(&mut channel, request).await;
-        let answer = answer.map_err(|error| self.unavailable(&error).operation(path))?;
+        let answer = answer.map_err(|error| self.unavailable("", &error).operation(path))?;
         let (head, mut body) = answer.into_parts();
         if head.status != http::StatusCode::OK {
             let problem = Limited::new(body, LARGEST_PROBLEM).collect().await;
@@ -261,7 +265,7 @@ impl Client {
                 None => None,
                 Some(Ok(frame)) => Some(Ok(frame.into_data().unwrap_or_default())),
                 Some(Err(status)) => Some(Err(client
-                    .unavailable(&status)
+                    .unavailable(path, &status)
                     .disposition(Disposition::UnknownAfterDispatch)
                     .operation(path))),
             })
@@ -273,7 +277,7 @@ impl Client {
         let health = http::Request::get(format!("{}/health", self.address)).body(Body::empty());
         let health = match health {
             Ok(health) => health,
-            Err(error) => return Some(self.unavailable(&error)),
+            Err(error) => return Some(self.unavailable("", &error)),
         };
         let mut channel = self.channel.clone();
         let answer = async {
@@ -286,7 +290,7 @@ impl Client {
         };
         let answer = match tokio::time::timeout(PRESENCE, answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Some(self.unavailable(&error)),
+            Ok(Err(error)) => return Some(self.unavailable("", &error)),
             Err(_) => return late(),
         };
         // What the machine answers is the machine's, and it is there; this header the relay's own.
@@ -314,7 +318,7 @@ impl Client {
 
     async fn ready(&self, method: &'static str) -> Result<(Grpc<Channel>, PathAndQuery)> {
         let mut grpc = self.grpc.clone();
-        grpc.ready().await.map_err(|error| self.unavailable(&error).operation(method))?;
+        grpc.ready().await.map_err(|error| self.unavailable(method, &error).operation(method))?;
         let package = if method.starts_with(OWN) { "" } else { CONTRACT };
         let path = format!("/{package}{method}").parse().map_err(|error| {
             Error::new(Kind::Internal, format!("`{method}` is not a method")).source(error)
@@ -336,7 +340,7 @@ impl Client {
             Some(info) => of_info(&info),
             // Nobody said this: the connection failed, in one of many ways.
             None if std::error::Error::source(status).is_some() => {
-                self.unavailable(status).disposition(Disposition::UnknownAfterDispatch)
+                self.unavailable(method, status).disposition(Disposition::UnknownAfterDispatch)
             }
             None => match status.code() {
                 Code::Unauthenticated => Error::new(Kind::Unauthenticated, said(status)),
@@ -352,7 +356,7 @@ impl Client {
                 .hint("Check the address: another program may have that port"),
                 // Sent, and then nothing: it may have happened.
                 Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => {
-                    self.unavailable(status).disposition(Disposition::UnknownAfterDispatch)
+                    self.unavailable(method, status).disposition(Disposition::UnknownAfterDispatch)
                 }
                 _ => Error::new(Kind::Env, said(status)),
             },
@@ -360,12 +364,24 @@ impl Client {
         error.operation(method)
     }
 
-    fn unavailable(&self, source: &dyn std::error::Error) -> Error {
+    fn unavailable(&self, method: &str, source: &dyn std::error::Error) -> Error {
         // A status prints itself with all its metadata; the innermost cause is what happened.
         let innermost = std::iter::successors(Some(source), |error| error.source()).last();
-        let error =
-            Error::new(Kind::SpacesdNotAvailable, format!("no Space answers at {}", self.address))
-                .hint("Check that `spaceport serve` runs there and that the address is right");
+        let error = match self.address.route() {
+            Route::Direct => {
+                let message = format!("no Space answers at {}", self.address);
+                Error::new(Kind::SpacesdNotAvailable, message)
+                    .hint("Check that `spaceport serve` runs there and that the address is right")
+            }
+            Route::Relay { .. } => {
+                let message = format!("the relay at {} cannot be reached", self.address.origin());
+                let error = match method {
+                    OPEN_MEDIA => Error::because(Cause::RelayUnreachable, message),
+                    _ => Error::new(Kind::Relay, message),
+                };
+                error.hint("Check that `spaceport relay` runs there, or reach the Space without it")
+            }
+        };
         match innermost.map(|error| error.to_string()) {
             Some(why) if why.len() < LONGEST_REASON => error.source(std::io::Error::other(why)),
             _ => error,

@@ -106,6 +106,8 @@ impl Drop for Xvfb {
         if self.server.try_wait().is_ok_and(|status| status.is_none()) {
             let pid = rustix::process::Pid::from_child(&self.server);
             let _asked = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            // One that a test has stopped hears nothing until it goes on.
+            let _goes_on = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
         }
         drop(self.server.wait());
         drop(std::fs::remove_dir_all(&self.folder));

@@ -63,7 +63,7 @@ pub(crate) const fn of_kind(kind: Kind) -> Words {
 pub(crate) const fn of_cause(cause: Cause) -> Words {
     let (meaning, remedy, verbs) = match cause {
         Cause::UdpBlocked => ("No UDP packet came through.", "Use the media socket, or open the ports.", WATCH),
-        Cause::RelayUnreachable => ("The relay cannot be reached.", "Try again later, or connect directly.", "reserved for relayed Spaces"),
+        Cause::RelayUnreachable => ("The relay of the Space cannot be reached.", "Try again later, or reach the Space without it.", "`stream_endpoint`, `stream_space_window`, `open_space_viewer`, the viewer's page"),
         Cause::IceFailed => ("WebRTC found no path between the two.", "Open the WebRTC port, give `serve --advertise`, or name a TURN server.", WATCH),
         Cause::DtlsFailed => ("WebRTC could not agree on keys.", "Connect again.", WATCH),
         Cause::CodecUnavailable => ("The Space has no encoder for any codec that the viewer takes.", "Use a player that takes H.264; `spaceport doctor` there lists what it has.", WATCH),

@@ -3,8 +3,7 @@
 //! `appsrc ! decodebin ! videoconvert ! videoscale ! sink`, with nothing that waits: what has come is
 //! shown at once. GStreamer chooses the decoder, and the sink is the first that finds a desktop.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -178,9 +177,21 @@ impl Window {
 /// How long a decoder may be stuck: longer than the slowest takes for a keyframe.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a window has to close. One on a desktop that does not answer never does.
+const CLOSING: Duration = Duration::from_secs(1);
+
 impl Drop for Window {
     fn drop(&mut self) {
-        let _ = self.pipeline.set_state(gst::State::Null);
+        let pipeline = self.pipeline.clone();
+        let (closed, done) = mpsc::channel();
+        let closing = move || {
+            let _ = pipeline.set_state(gst::State::Null);
+            let _ = closed.send(());
+        };
+        // Not joined: what is stuck goes with the process.
+        if std::thread::Builder::new().name("closing".to_owned()).spawn(closing).is_ok() {
+            let _ = done.recv_timeout(CLOSING);
+        }
     }
 }
 

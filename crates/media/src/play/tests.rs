@@ -1,5 +1,3 @@
-use std::sync::mpsc;
-
 use spaceport_testkit::Xvfb;
 use spaceport_types::{Bitrate, Rect};
 use x11rb::connection::Connection as _;

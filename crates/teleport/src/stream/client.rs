@@ -254,7 +254,7 @@ async fn again<T, F: Future<Output = Result<T, Broken>>>(
             return Err(cancelled());
         }
         was_begun |= begun;
-        if error.kind() != Kind::SpacesdNotAvailable || !was_begun {
+        if !is_gone(&error) || !was_begun {
             return Err(error);
         }
         if tries == TRIES {
@@ -441,13 +441,13 @@ impl Talking {
         if self.cancel.is_cancelled() {
             return cancelled();
         }
-        if error.kind() != Kind::SpacesdNotAvailable {
+        if !is_gone(&error) {
             return error;
         }
         loop {
             match self.hear() {
                 Ok(_) => {}
-                Err(last) if last.kind() == Kind::SpacesdNotAvailable => {
+                Err(last) if is_gone(&last) => {
                     // The one that knows more.
                     return if std::error::Error::source(&last).is_some() { last } else { error };
                 }
@@ -701,6 +701,11 @@ pub(super) const fn conflict(policy: Conflict) -> pb::Conflict {
         Conflict::Rename => pb::Conflict::Rename,
         Conflict::Refuse => pb::Conflict::Refuse,
     }
+}
+
+/// Whether nothing is there any more that could say why: neither the Space, nor the relay before it.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.kind(), Kind::SpacesdNotAvailable | Kind::Relay)
 }
 
 fn unexpected() -> Error {
