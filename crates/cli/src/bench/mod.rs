@@ -236,6 +236,7 @@ async fn attach(
             per_second_per_viewer: per(counts.frames as f64),
         },
         interval_ms: counts.intervals.summary(),
+        recovery_ms: counts.intervals.recovery().summary(),
         longest_gap_ms: outcomes.iter().map(|outcome| ms(outcome.longest_gap)).fold(0.0, f64::max),
         latency_ms: counts.latencies.summary(),
         clock_within_ms: ms(clock.within),

@@ -20,10 +20,11 @@ fn draw(report: &Report, text: &mut String) -> std::result::Result<(), Box<dyn s
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let title = format!(
-        "{} viewers over {}, {:.2} % of frames complete",
+        "{} viewers over {}, {:.2} % of frames complete; recovery: {}",
         report.joined,
         name(report.transport),
-        report.frames.completeness * 100.0
+        report.frames.completeness * 100.0,
+        report.recovery()
     );
     let root = root.titled(&title, ("sans-serif", 20))?;
     let (above, below) = root.split_vertically(SIZE.1 / 2 - 20);

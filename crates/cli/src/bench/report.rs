@@ -29,6 +29,9 @@ pub(crate) struct Report {
     pub(crate) stream: Stream,
     pub(crate) frames: Frames,
     pub(crate) interval_ms: Option<Summary>,
+    /// From when a picture was due that did not come (half as late again as `interval_ms.p50`) to when the next
+    /// one could be shown; `n` counts these gaps.
+    pub(crate) recovery_ms: Option<Summary>,
     /// The longest that any viewer stood still.
     pub(crate) longest_gap_ms: f64,
     /// From when the pixels were read to when the frame was whole at the viewer.
@@ -136,6 +139,17 @@ impl From<[Packets; 2]> for Network {
 }
 
 impl Report {
+    /// How gaps ended, in words.
+    pub(crate) fn recovery(&self) -> String {
+        self.recovery_ms.as_ref().map_or_else(
+            || "no picture came late".to_owned(),
+            |all| {
+                let Summary { n, p50, p95, max } = all;
+                format!("p50 {p50:.1} ms, p95 {p95:.1} ms, max {max:.1} ms, of {n} gaps")
+            },
+        )
+    }
+
     /// For people.
     pub(crate) fn table(&self) {
         let spread = |all: &Option<Summary>| {
@@ -179,6 +193,7 @@ impl Report {
                 ),
             ),
             ("interval", spread(&self.interval_ms)),
+            ("recovery", self.recovery()),
             ("longest gap", format!("{:.1} ms", self.longest_gap_ms)),
             ("latency", spread(&self.latency_ms)),
             ("rate", format!("{:.0} kbit/s for each viewer", self.kbit_per_second_per_viewer)),

@@ -17,6 +17,10 @@ const FINE: usize = 64;
 /// Powers of two from a microsecond to more than an hour.
 const POWERS: usize = 32;
 
+/// How much longer than usual it takes until a picture counts as one that did not come when it was due: half as long
+/// again. Less is how a machine's timers and schedulers are.
+const OVERDUE: (u32, u32) = (3, 2);
+
 /// Frames of the reference that are remembered: two seconds of 120 a second.
 const REFERENCE: usize = 256;
 
@@ -36,14 +40,18 @@ impl Default for Spread {
 
 impl Spread {
     pub(crate) fn add(&mut self, value: Duration) {
+        self.add_some(value, 1);
+    }
+
+    fn add_some(&mut self, value: Duration, times: u32) {
         let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX).max(1);
         let power = micros.ilog2() as usize;
         let within = ((u128::from(micros) * FINE as u128) >> power) as usize - FINE;
         let place = (power * FINE + within).min(self.buckets.len() - 1);
         if let Some(bucket) = self.buckets.get_mut(place) {
-            *bucket = bucket.saturating_add(1);
+            *bucket = bucket.saturating_add(times);
         }
-        self.count += 1;
+        self.count += u64::from(times);
         self.most = self.most.max(value);
     }
 
@@ -61,15 +69,38 @@ impl Spread {
         let mut seen = 0;
         for (place, &bucket) in self.buckets.iter().enumerate() {
             seen += u64::from(bucket);
-            // The last one has no upper end.
-            if seen >= wanted && place + 1 < self.buckets.len() {
-                // The upper end of the bucket, so that nothing looks better than it is.
-                let (power, within) = (place / FINE, place % FINE);
-                let micros = ((FINE + within + 1) as u128 * (1_u128 << power)) / FINE as u128;
-                return Duration::from_micros(micros as u64).min(self.most);
+            if seen >= wanted {
+                return self.end(place);
             }
         }
         self.most
+    }
+
+    /// The upper end of a bucket, so that nothing looks better than it is.
+    fn end(&self, place: usize) -> Duration {
+        // The last one has none.
+        if place + 1 >= self.buckets.len() {
+            return self.most;
+        }
+        let (power, within) = (place / FINE, place % FINE);
+        let micros = ((FINE + within + 1) as u128 * (1_u128 << power)) / FINE as u128;
+        Duration::from_micros(micros as u64).min(self.most)
+    }
+
+    /// Of the intervals between pictures: how long after one was due that did not come the next one was shown.
+    ///
+    /// One is due as long after the last as most take (the median), whichever transport carries it. What had to be
+    /// left out at the sender counts as what was lost on the way: a viewer sees no difference.
+    pub(crate) fn recovery(&self) -> Self {
+        let due = self.at(0.5);
+        let mut recovery = Self::default();
+        for (place, &bucket) in self.buckets.iter().enumerate().filter(|(_, bucket)| **bucket > 0) {
+            let interval = self.end(place);
+            if interval > due * OVERDUE.0 / OVERDUE.1 {
+                recovery.add_some(interval - due, bucket);
+            }
+        }
+        recovery
     }
 
     pub(crate) fn summary(&self) -> Option<Summary> {
@@ -368,6 +399,25 @@ mod tests {
         spread.add(Duration::from_secs(100_000));
         assert_eq!(spread.at(1.0), Duration::from_secs(100_000));
         assert!(Spread::default().summary().is_none());
+    }
+
+    #[test]
+    fn recovery_is_from_when_a_picture_was_due_to_when_one_is_shown() {
+        let spread = |intervals: &[u64]| {
+            let mut spread = Spread::default();
+            intervals.iter().for_each(|&millis| spread.add(Duration::from_millis(millis)));
+            spread.recovery()
+        };
+        let near = |value: Duration, millis: f64| (ms(value) / millis - 1.0).abs() < 0.05;
+        // As even as timers are, and what waited behind a late one comes at once after it: no gap of its own.
+        assert!(spread(&[33, 34, 32, 33, 45, 21, 33]).summary().is_none());
+        assert!(spread(&[]).summary().is_none());
+        let gaps = spread(&[33, 33, 83, 1, 16, 33, 33, 33, 103, 1, 1, 33, 33, 33, 33, 533, 33, 33]);
+        assert_eq!(gaps.count, 3);
+        assert!(near(gaps.at(0.5), 70.0) && near(gaps.most, 500.0), "{:?}", gaps.summary());
+        assert!(near(gaps.at(0.1), 50.0), "{:?}", gaps.summary());
+        // Pictures that were never made are missed as those that were lost.
+        assert_eq!(spread(&[33, 67, 33, 67, 33, 67, 33]).count, 3);
     }
 
     #[test]

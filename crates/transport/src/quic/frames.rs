@@ -156,16 +156,12 @@ impl Frames {
         if self.writing.is_some() || self.begun.len() >= MAX_BEGUN {
             return Room::Waits(None);
         }
-        if !self.begun.is_empty() && self.flight.is_behind() {
-            return Room::Waits(None);
-        }
-        let (rate, usual) = (self.flight.rate(), self.way() + ACK_DELAY);
-        self.begun.room(rate, usual, interval, Instant::now().into_std())
+        room(&self.begun, &self.flight, self.way(), interval, Instant::now().into_std())
     }
 
     /// Works on what is being sent, and waits for news of it. Never returns when there is none.
     pub(super) async fn sent(&mut self) -> Sent {
-        let usual = self.way() + ACK_DELAY;
+        let usual = usual(self.way());
         let Self { begun, writing, arriving, flight, .. } = self;
         let write = async {
             match writing {
@@ -197,6 +193,28 @@ impl Frames {
             () = flight.changed() => Sent::On,
         }
     }
+}
+
+/// How long a frame takes that finds the path free.
+pub(super) fn usual(way: Duration) -> Duration {
+    way + ACK_DELAY
+}
+
+/// Whether a path that has `begun` takes another frame, when one comes every `interval`.
+///
+/// The path's rate is told by its packets. When frames arrive tells none: they do so independently of each other,
+/// and one of which a packet was lost takes longer on the widest path.
+pub(super) fn room(
+    begun: &Flying,
+    flight: &Flight,
+    way: Duration,
+    interval: Duration,
+    now: std::time::Instant,
+) -> Room {
+    if !begun.is_empty() && flight.is_behind() {
+        return Room::Waits(None);
+    }
+    begun.room(flight.rate(), usual(way), interval, now)
 }
 
 /// Hands a frame to QUIC.

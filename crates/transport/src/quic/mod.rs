@@ -22,6 +22,8 @@ mod flight;
 mod frames;
 mod identity;
 mod link;
+#[cfg(test)]
+mod lossy;
 mod opening;
 mod settings;
 #[cfg(test)]
