@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -403,13 +404,38 @@ fn a_window_that_cannot_keep_up_says_so() {
     assert!(error["hint"].as_str().unwrap().contains("--fps"), "{said}");
 }
 
+/// Something that is no Space, and answers all the same.
+fn a_web_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            drop(client.read(&mut [0; 4096]));
+            let page =
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\nhello";
+            drop(client.write_all(page));
+        }
+    });
+    address
+}
+
 #[test]
 fn an_error_has_one_envelope_and_its_own_exit_code() {
     let user = User::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let of_another = a_web_server().to_string();
+    let state = user.0.path().to_str().unwrap();
     for (arguments, code, exit) in [
         (&["windows", "nowhere"][..], "NOT_FOUND", 5),
         (&["spaces", "add", "ws://box"], "INVALID_ARGUMENT", 2),
         (&["spaces", "add", "127.0.0.1:1"], "SPACESD_NOT_AVAILABLE", 4),
+        (&["spaces", "remove", "", "--yes"], "INVALID_ARGUMENT", 2),
+        (&["spaces", "rename", " ", "x"], "INVALID_ARGUMENT", 2),
+        (&["windows", ""], "INVALID_ARGUMENT", 2),
+        // What the system says.
+        (&["serve", "--listen", &taken, "--state-dir", state], "IO", 1),
+        (&["spaces", "add", &of_another], "SPACESD_NOT_AVAILABLE", 4),
         // What clap has to say.
         (&["windows"], "INVALID_ARGUMENT", 2),
         (&["widnows", "box"], "INVALID_ARGUMENT", 2),

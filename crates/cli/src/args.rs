@@ -25,8 +25,8 @@ First steps:
   spaceport send FILE --to HOST       Send it a file
   spaceport teleport manifest APP     See what of an app could move there, such as firefox
 
-A Space is the desktop of a machine or a container that runs `spaceport serve`. Its token is never an
-argument: it comes from SPACEPORT_TOKEN, `--token-file`, or is kept when a Space is added.";
+A Space is the desktop of a machine or a container that runs `spaceport serve`. Its token is never \
+an argument: it comes from SPACEPORT_TOKEN, `--token-file`, or is kept when a Space is added.";
 
 /// Show the desktops of machines and containers to people and agents, and move apps and files there.
 #[derive(Debug, Parser)]

@@ -24,7 +24,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    render::init_logs(args.verbose, matches!(args.verb, Verb::Serve(_) | Verb::Relay(_)));
+    let serves = matches!(args.verb, Verb::Serve(_) | Verb::Relay(_));
+    // For an agent, stderr is for the one error, unless it asks for more.
+    render::init_logs(args.verbose, serves && !args.agent);
     let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),

@@ -1,15 +1,16 @@
 //! What a gateway is told before it starts, and the values that follow from it.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use spaceport_relay::uplink;
 use spaceport_session::Limits;
+use spaceport_state::private;
 use spaceport_teleport::Machine;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
@@ -182,51 +183,19 @@ pub(crate) fn read_private(path: &Path) -> Result<Redacted<String>> {
 
 /// Writes a file that only its owner can read, whole or not at all.
 pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
-    let partial = write_partial(path, content)?;
-    fs::rename(&partial, path).map_err(|error| unwritable(path, error))
+    private::replace(path, content.as_bytes()).map_err(|error| unwritable(path, error))
 }
 
 /// The same for a file that is not there yet; false when it is.
 fn create_private(path: &Path, content: &str) -> Result<bool> {
-    let partial = write_partial(path, content)?;
-    let created = match fs::hard_link(&partial, path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-        // Some file systems have no links. What is lost there is only who came first.
-        Err(_) => {
-            return fs::rename(&partial, path)
-                .map(|()| true)
-                .map_err(|error| unwritable(path, error));
-        }
-    };
-    fs::remove_file(&partial).map_err(|error| unwritable(&partial, error))?;
-    created
+    private::create(path, content.as_bytes()).map_err(|error| unwritable(path, error))
 }
 
-fn unwritable(path: &Path, error: std::io::Error) -> Error {
+fn unwritable(path: &Path, error: Error) -> Error {
     Error::new(Kind::Io, format!("`{}` cannot be written", path.display()))
         .with("path", path.display())
-        .hint("Give a folder you may write to with `--state-dir`")
+        .hint("Give a folder you may write to with `--state-dir`, with room in it")
         .source(error)
-}
-
-/// Writes the file beside its final place, and returns where.
-fn write_partial(path: &Path, content: &str) -> Result<PathBuf> {
-    let failed = |error| unwritable(path, error);
-    if let Some(folder) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-    }
-    let partial = path.with_extension(format!("partial-{}", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&partial)
-        .map_err(failed)?;
-    file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    Ok(partial)
 }
 
 /// A token must fit an HTTP header, and there must be one.

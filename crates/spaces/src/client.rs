@@ -364,10 +364,15 @@ impl Client {
         error.operation(method)
     }
 
-    fn unavailable(&self, method: &str, source: &dyn std::error::Error) -> Error {
+    fn unavailable(&self, method: &str, source: &(dyn std::error::Error + 'static)) -> Error {
         // A status prints itself with all its metadata; the innermost cause is what happened.
         let innermost = std::iter::successors(Some(source), |error| error.source()).last();
         let error = match self.address.route() {
+            Route::Direct if has_answered(source) => Error::new(
+                Kind::SpacesdNotAvailable,
+                format!("the connection to {} broke off", self.address),
+            )
+            .hint("Check that it is `spaceport serve` that has this port, and that it runs"),
             Route::Direct => {
                 let message = format!("no Space answers at {}", self.address);
                 Error::new(Kind::SpacesdNotAvailable, message)
@@ -387,6 +392,19 @@ impl Client {
             _ => error,
         }
     }
+}
+
+/// Whether somebody was there: a Space that went, or one that is none.
+fn has_answered(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind as Io;
+    let mut sources = std::iter::successors(Some(error), |error| error.source());
+    // Without one, what came over the connection was not understood.
+    sources.find_map(|error| error.downcast_ref::<std::io::Error>()).is_none_or(|error| {
+        matches!(
+            error.kind(),
+            Io::BrokenPipe | Io::ConnectionReset | Io::ConnectionAborted | Io::UnexpectedEof
+        )
+    })
 }
 
 /// Bytes of an error's document that are read.

@@ -90,7 +90,8 @@ impl Registry {
         Ok(rows.map(|row| (row.info, Address::parse(&row.url).ok())).collect())
     }
 
-    /// Adds a Space, or replaces what was known of the one with the same id.
+    /// Adds a Space, or replaces what was known of the one with the same id. It is called `name`, or without
+    /// that what it was called before, or what `info` calls it.
     ///
     /// # Errors
     ///
@@ -99,9 +100,10 @@ impl Registry {
         &self,
         address: &Address,
         token: Option<&Redacted<String>>,
+        name: Option<&str>,
         mut info: SpaceInfo,
     ) -> Result<SpaceInfo> {
-        check_name(&info.name)?;
+        check_name(name.unwrap_or(&info.name))?;
         info.id = address.id();
         info.provider = address.route().provider().to_owned();
         let _lock = self.lock()?;
@@ -111,14 +113,20 @@ impl Registry {
             Some(token) => credentials.tokens.insert(info.id.clone(), token.expose().clone()),
             None => credentials.tokens.remove(&info.id),
         };
-        let row = Row { url: address.to_string(), info: info.clone() };
-        match rows.spaces.iter_mut().find(|row| row.info.id == info.id) {
-            Some(old) => {
-                // Names that people gave survive a second handshake.
-                let display_name = std::mem::take(&mut old.info.display_name);
-                *old = row;
-                old.info.display_name = display_name;
+        let known = rows.spaces.iter().position(|row| row.info.id == info.id);
+        match (name, known) {
+            // Under any other it would not be found in a list by whoever gave it this one.
+            (Some(name), _) => name.clone_into(&mut info.name),
+            // Names that people gave survive a second handshake.
+            (None, Some(at)) => {
+                let SpaceInfo { name, display_name, .. } = rows.spaces[at].info.clone();
+                info = SpaceInfo { name, display_name, ..info };
             }
+            (None, None) => {}
+        }
+        let row = Row { url: address.to_string(), info: info.clone() };
+        match known {
+            Some(at) => rows.spaces[at] = row,
             None => rows.spaces.push(row),
         }
         // The secret first: a row without one would look like a Space that needs none.
@@ -260,7 +268,11 @@ impl Registry {
             fs::rename(&partial, &path)?;
             File::open(&self.folder)?.sync_all()
         };
-        written().map_err(|error| unusable(&path, error))
+        written().map_err(|error| {
+            // What was written of it is of no use, and takes room where there may be none.
+            drop(fs::remove_file(&partial));
+            unusable(&path, error)
+        })
     }
 
     /// Held while the files are changed. Goes when dropped, and with its process.
@@ -284,6 +296,11 @@ const CREDENTIALS: &str = "credentials.json";
 
 /// Where the Space of this id, or the only one of this name, stands.
 fn position(rows: &[Row], name: &str) -> Result<usize> {
+    // It would fit every Space that lacks one of its names.
+    if name.trim().is_empty() {
+        return Err(Error::new(Kind::InvalidArgument, "the name of the Space is empty")
+            .hint("Name a Space: `spaceport spaces` lists them"));
+    }
     if let Some(at) = rows.iter().position(|row| row.info.id == name) {
         return Ok(at);
     }
@@ -370,7 +387,9 @@ mod tests {
 
     fn add(registry: &Registry, url: &str, name: &str) -> SpaceInfo {
         let token = Redacted::new(format!("token of {name}"));
-        registry.add(&Address::parse(url).unwrap(), Some(&token), named(name)).unwrap()
+        registry
+            .add(&Address::parse(url).unwrap(), Some(&token), Some(name), named("host"))
+            .unwrap()
     }
 
     #[test]
@@ -388,11 +407,37 @@ mod tests {
             assert_eq!(entry.address.to_string(), "http://10.0.0.7:3211");
         }
         registry.rename("box", "Build machine").unwrap();
-        add(&registry, "10.0.0.7", "box"); // a second handshake
-        assert_eq!(registry.resolve("Build machine").unwrap().info.shown_name(), "Build machine");
-        registry.remove("Build machine").unwrap();
+        // A second handshake, and one with a name of its own: the last that a person said holds.
+        let address = Address::parse("10.0.0.7").unwrap();
+        let token = Redacted::new("token of box".to_owned());
+        let again = registry.add(&address, Some(&token), None, named("host")).unwrap();
+        assert_eq!((&*again.name, again.shown_name()), ("box", "Build machine"));
+        assert_eq!(registry.resolve("Build machine").unwrap().info.name, "box");
+        add(&registry, "10.0.0.7", "builder");
+        assert_eq!(registry.list().unwrap()[0].shown_name(), "builder");
+        assert_eq!(registry.resolve("Build machine").unwrap_err().kind(), Kind::NotFound);
+        registry.remove("builder").unwrap();
         assert_eq!(registry.resolve("box").unwrap_err().kind(), Kind::NotFound);
         assert!(!fs::read_to_string(folder.0.join(CREDENTIALS)).unwrap().contains("token of box"));
+    }
+
+    #[test]
+    fn an_empty_name_fits_nothing() {
+        let folder = Folder::new("empty");
+        let registry = Registry::new(&folder.0);
+        for spaces in 0..2 {
+            for name in ["", " ", "\t\n"] {
+                for error in [
+                    registry.resolve(name).unwrap_err(),
+                    registry.remove(name).unwrap_err(),
+                    registry.rename(name, "other").unwrap_err(),
+                ] {
+                    assert_eq!(error.kind(), Kind::InvalidArgument, "of {spaces}");
+                }
+            }
+            add(&registry, "one", "box");
+        }
+        assert_eq!(registry.list().unwrap()[0].shown_name(), "box");
     }
 
     #[test]
@@ -431,7 +476,7 @@ mod tests {
             let half = &whole[..whole.len() / 2];
             fs::write(&path, half).unwrap();
             let address = Address::parse("two").unwrap();
-            let error = registry.add(&address, None, named("second")).unwrap_err();
+            let error = registry.add(&address, None, None, named("second")).unwrap_err();
             assert_eq!(error.kind(), Kind::Json, "{error}");
             assert!(error.to_string().contains(file), "{error}");
             assert_eq!(fs::read(&path).unwrap(), half, "what is there can still be saved");
@@ -482,7 +527,7 @@ mod tests {
         let registry = Registry::new("/nonexistent");
         let address = Address::parse("one").unwrap();
         for name in ["", " ", "a\u{1b}[2J", &"x".repeat(101)] {
-            let error = registry.add(&address, None, named(name)).unwrap_err();
+            let error = registry.add(&address, None, None, named(name)).unwrap_err();
             assert_eq!(error.kind(), Kind::InvalidArgument);
         }
     }

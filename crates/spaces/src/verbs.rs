@@ -328,13 +328,13 @@ impl Spaces {
         let name = add.name.filter(|name| !name.is_empty());
         let hostname = Some(capabilities.hostname.clone()).filter(|name| !name.is_empty());
         let info = SpaceInfo {
-            name: name.or(hostname).unwrap_or_else(|| address.authority()),
+            name: hostname.unwrap_or_else(|| address.authority()),
             services: add.service.into_iter().collect(),
             added_at: Some(prost_types::Timestamp::from(now).to_string()),
             created_at_unix: prost_types::Timestamp::from(now).seconds,
             ..learned(SpaceInfo::default(), &capabilities)
         };
-        self.registry()?.add(&address, add.token.as_ref(), info)
+        self.registry()?.add(&address, add.token.as_ref(), name.as_deref(), info)
     }
 
     /// Adds a machine that is behind a relay, as `relay:<machine-id>`. It is asked what it is, through

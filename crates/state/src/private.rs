@@ -34,6 +34,8 @@ pub fn create(path: &Path, content: &[u8]) -> Result<bool> {
     match linked {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        // Some file systems have no links. What is lost there is only who came first.
+        Err(_) if !path.exists() => replace(path, content).map(|()| true),
         Err(error) => Err(failed(path, error)),
     }
 }
@@ -45,7 +47,10 @@ pub fn create(path: &Path, content: &[u8]) -> Result<bool> {
 /// `io` naming the file.
 pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let partial = partial(path, content)?;
-    fs::rename(&partial, path).map_err(|error| failed(path, error))?;
+    fs::rename(&partial, path).map_err(|error| {
+        drop(fs::remove_file(&partial));
+        failed(path, error)
+    })?;
     sync_parent(path)
 }
 
@@ -145,6 +150,7 @@ fn partial(path: &Path, content: &[u8]) -> Result<PathBuf> {
     if let Some(parent) = path.parent() {
         folder(parent)?;
     }
+    remove_partials(path);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let partial = path.with_extension(format!("partial-{}-{number}", std::process::id()));
     let written = OpenOptions::new()
@@ -154,6 +160,51 @@ fn partial(path: &Path, content: &[u8]) -> Result<PathBuf> {
         .mode(0o600)
         .open(&partial)
         .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()));
-    written.map_err(|error| failed(&partial, error))?;
+    written.map_err(|error| {
+        // It takes room where there may be none.
+        drop(fs::remove_file(&partial));
+        failed(&partial, error)
+    })?;
     Ok(partial)
+}
+
+/// Removes what others began to write in place of this file, and did not live to finish.
+fn remove_partials(path: &Path) {
+    let (Some(folder), Some(stem)) = (path.parent(), path.file_stem()) else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let partial = entry.path();
+        let writer = partial.extension().and_then(|it| it.to_str()?.strip_prefix("partial-"));
+        let writer = writer.and_then(|it| it.split('-').next()?.parse::<u32>().ok());
+        let is_alive = |id: u32| Path::new("/proc").join(id.to_string()).exists();
+        if partial.file_stem() == Some(stem) && writer.is_some_and(|id| !is_alive(id)) {
+            drop(fs::remove_file(&partial));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_crash_left_half_written_goes_with_the_next_write() {
+        let folder =
+            std::env::temp_dir().join(format!("spaceport-partials-{}", std::process::id()));
+        let path = folder.join("machines.json");
+        super::folder(&folder).unwrap();
+        let (dead, alive) = (u32::MAX, std::process::id());
+        let names = [
+            format!("machines.partial-{dead}-0"),
+            format!("machines.partial-{dead}"),
+            format!("machines.partial-{alive}-99"),
+            format!("others.partial-{dead}-0"),
+        ];
+        names.iter().for_each(|name| fs::write(folder.join(name), "half").unwrap());
+        replace(&path, b"whole").unwrap();
+        assert!(!create(&path, b"another").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        let left: Vec<bool> = names.iter().map(|name| folder.join(name).exists()).collect();
+        assert_eq!(left, [false, false, true, true]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::remedy;
+
 /// A [`Result`](std::result::Result) with spaceport's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -552,7 +554,7 @@ impl Error {
             kind: self.0.kind,
             title: spec.title,
             message: self.0.message.to_string(),
-            hint: self.0.hint.as_deref().map(str::to_owned),
+            hint: Some(self.next_step().to_owned()),
             cause: self.0.cause,
             operation: self.0.operation,
             retryable: matches!(retry, Retry::Backoff | Retry::AfterDelay),
@@ -562,6 +564,22 @@ impl Error {
             context: self.0.context.clone(),
             issues: self.0.issues.clone(),
             causes: causes.map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl Error {
+    /// The hint, or what can be said in general.
+    fn next_step(&self) -> &str {
+        if let Some(hint) = &self.0.hint {
+            return hint;
+        }
+        let mut sources = std::iter::successors(StdError::source(self), |&source| source.source());
+        let io = sources.find_map(|source| source.downcast_ref::<std::io::Error>());
+        match (io.and_then(remedy::of_io), self.0.cause) {
+            (Some(remedy), _) if self.0.kind == Kind::Io => remedy,
+            (_, Some(cause)) => cause.remedy(),
+            _ => self.0.kind.remedy(),
         }
     }
 }

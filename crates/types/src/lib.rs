@@ -12,6 +12,7 @@ mod id;
 mod media_key;
 mod packet;
 mod redact;
+mod remedy;
 mod suspension;
 mod units;
 

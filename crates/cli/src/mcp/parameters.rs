@@ -230,7 +230,8 @@ const SCOPES: [&str; 3] = ["tabs", "session", "full"];
 pub(crate) fn read<P: DeserializeOwned>(arguments: JsonObject, schema: &JsonObject) -> Result<P> {
     let wrong = |message: String, path: &str, constraint: &'static str, limit: Option<String>| {
         let issue = Issue { path: path.to_owned(), constraint: constraint.into(), limit };
-        Error::new(Kind::InvalidArgument, message).issue(issue)
+        let hint = format!("Call it again with another `{path}`; its `inputSchema` says what fits");
+        Error::new(Kind::InvalidArgument, message).issue(issue).hint(hint)
     };
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     for name in required.filter_map(Value::as_str) {
