@@ -31,6 +31,7 @@ use tower_http::cors::{Any, CorsLayer};
 use crate::auth::{self, Auth};
 use crate::config::{Config, read_private, write_private};
 use crate::gate::Gate;
+use crate::load::{self, Load};
 use crate::machine::Facts;
 use crate::producer::{self, Producer};
 use crate::service::{Service, blocking};
@@ -75,6 +76,7 @@ pub struct Gateway {
     /// Whether the viewer page's pictures are sealed.
     sealed: bool,
     uplink: Option<uplink::Driver>,
+    load: Arc<Load>,
     /// Ends with the gateway.
     demo: Option<Demo>,
 }
@@ -95,7 +97,7 @@ impl Gateway {
         let preference = producer::encoder(&config)?;
         let token = config.resolve_token()?;
         let auth = Arc::new(Auth::new(&token));
-        let Producer { demo, windows, targets, sessions } =
+        let Producer { demo, windows, targets, sessions, load } =
             Producer::start(&config, &preference).await?;
 
         let uplink = config.relay.clone().map(uplink::prepare).transpose()?;
@@ -144,7 +146,19 @@ impl Gateway {
             service.reached_by(uplink);
             driver.with_media(guest)
         });
-        Ok(Self { service, router, listener, endpoints, token, quic, whep, sealed, uplink, demo })
+        Ok(Self {
+            service,
+            router,
+            listener,
+            endpoints,
+            token,
+            quic,
+            whep,
+            sealed,
+            uplink,
+            load,
+            demo,
+        })
     }
 
     /// Serves a program's tools beside its own routes, to whoever has the Space token.
@@ -210,10 +224,19 @@ impl Gateway {
     /// `io` when the listener fails for good.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         let Self {
-            service, router, listener, quic, whep: (endpoint, driver), uplink, demo, ..
+            service,
+            router,
+            listener,
+            quic,
+            whep: (endpoint, driver),
+            uplink,
+            load,
+            demo,
+            ..
         } = self;
         let Quic { endpoint: quic, driver: viewers, kept } = quic;
         let viewers = tokio::spawn(viewers.run());
+        let ringer = tokio::spawn(service.sessions().ringing());
         let peers = std::thread::Builder::new().name("whep".into()).spawn(|| driver.run())?;
         let (leave, leaving) = oneshot::channel::<()>();
         let uplink = uplink.map(|driver| {
@@ -224,6 +247,7 @@ impl Gateway {
         limits.media = Some(endpoint.clone());
         let connections = Connections::new(router, limits);
         let mut sweeps = interval(SWEEP_INTERVAL);
+        let mut looks = interval(load::INTERVAL);
         let mut import_sweeps = interval(IMPORT_SWEEP_INTERVAL);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -234,6 +258,7 @@ impl Gateway {
                     connections.report();
                     keep(quic.identity(), &kept);
                 }
+                _ = looks.tick() => load.look(tokio::time::Instant::now().into_std()),
                 _ = import_sweeps.tick() => service.sweep_imports(),
                 () = connections.accept(&listener) => {}
             }
@@ -254,6 +279,7 @@ impl Gateway {
         }
         service.end_windows();
         drop(demo);
+        ringer.abort();
         match peers.join() {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(Kind::Internal, "the WebRTC driver panicked")),

@@ -1,11 +1,16 @@
 //! Starts a pipeline for every stream that gets a viewer.
 
+use std::sync::Arc;
+
 use spaceport_media::pipeline;
 use spaceport_session::{Launch, Publisher};
+
+use crate::load::Load;
 
 /// Connects sessions to the media crate: neither knows the other's makers.
 pub(crate) struct Launcher {
     pub(crate) config: pipeline::Config,
+    pub(crate) load: Arc<Load>,
 }
 
 impl Launch for Launcher {
@@ -15,5 +20,9 @@ impl Launch for Launcher {
             // The publisher is gone with it, which tells the viewers.
             tracing::error!(%error, target, "a pipeline could not be started");
         }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.load.is_crowded()
     }
 }

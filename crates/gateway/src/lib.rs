@@ -16,6 +16,7 @@ mod grpc;
 mod http;
 mod ice_servers;
 mod launcher;
+mod load;
 mod machine;
 mod metrics;
 mod producer;

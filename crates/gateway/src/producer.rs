@@ -13,6 +13,7 @@ use spaceport_types::{Codec, Error, Kind, Result, Size};
 
 use crate::config::Config;
 use crate::launcher::Launcher;
+use crate::load::Load;
 use crate::targets::Targets;
 
 /// The size of the demo desktop.
@@ -24,6 +25,8 @@ pub(crate) struct Producer {
     pub(crate) windows: Windows,
     pub(crate) targets: Targets,
     pub(crate) sessions: Sessions,
+    /// To be looked at while there are sessions.
+    pub(crate) load: Arc<Load>,
 }
 
 impl Producer {
@@ -42,9 +45,11 @@ impl Producer {
         let mut pipelines = pipeline::Config::default();
         pipelines.capture = capture;
         pipelines.encoder = encoder.clone();
+        let load = Arc::new(Load::new());
         let limits = Limits { sessions: config.max_sessions, ..Limits::default() };
-        let sessions = Sessions::new(limits, Arc::new(Launcher { config: pipelines }));
-        Ok(Self { demo, windows, targets, sessions })
+        let launcher = Launcher { config: pipelines, load: Arc::clone(&load) };
+        let sessions = Sessions::new(limits, Arc::new(launcher));
+        Ok(Self { demo, windows, targets, sessions, load })
     }
 }
 

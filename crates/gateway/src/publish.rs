@@ -65,7 +65,8 @@ impl std::fmt::Debug for Source {
 pub async fn open(config: &Config, wanted: Wanted) -> Result<Source> {
     clock::origin(); // media time counts from here
     let encoder = encoder(config)?;
-    let Producer { demo, windows, targets, sessions } = Producer::start(config, &encoder).await?;
+    let Producer { demo, windows, targets, sessions, .. } =
+        Producer::start(config, &encoder).await?;
     let (target, bounds, shows) = match wanted.what {
         What::Primary => display(blocking(move || targets.find(None)).await?),
         What::Display(id) => display(blocking(move || targets.find(Some(&id))).await?),

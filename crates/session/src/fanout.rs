@@ -105,6 +105,8 @@ pub(crate) struct Fanout {
     last_keyframe: Option<Instant>,
     /// The last packet that was handed out.
     last: u64,
+    /// Whether the producer knows that a viewer can take a packet, or is about to ask.
+    ready_told: bool,
     suspended: Option<(Suspension, Arc<Error>)>,
     /// The pointer as it is now, for viewers that come to want it.
     pointer: Pointer,
@@ -175,6 +177,7 @@ impl Fanout {
         }
         self.cache.keep(packet);
         self.last = packet.sequence;
+        self.ready_told = false;
         for viewer in self.viewers.values_mut() {
             viewer.offer(packet, now, &mut handed);
             if packet.keyframe && viewer.awaits_keyframe {
@@ -203,7 +206,9 @@ impl Fanout {
         }
         let was_ready = viewer.ready();
         if let Some((packet, queued_at)) = viewer.pop() {
-            let demand_changed = !was_ready && viewer.ready();
+            let is_news = !was_ready && viewer.ready();
+            // The first of them is enough to make a frame for.
+            let demand_changed = is_news && !std::mem::replace(&mut self.ready_told, true);
             return Next { queued_at, demand_changed, ..news(Event::Packet(packet)) };
         }
         if !viewer.awaits_keyframe || self.keyframe_wanted.is_some() {
@@ -239,8 +244,10 @@ impl Fanout {
         self.viewers.len()
     }
 
-    pub(crate) fn ready(&self) -> bool {
-        self.viewers.values().any(Viewer::ready)
+    /// Whether a viewer can take a packet. For the producer, which then knows.
+    pub(crate) fn ready(&mut self) -> bool {
+        self.ready_told = self.viewers.values().any(Viewer::ready);
+        self.ready_told
     }
 
     pub(crate) fn backlog(&self, id: ViewerId) -> usize {
@@ -301,11 +308,11 @@ impl Fanout {
         }
     }
 
-    /// Says whether a viewer's path takes frames now.
-    pub(crate) fn take(&mut self, id: ViewerId, takes: bool) {
-        if let Some(viewer) = self.viewers.get_mut(&id) {
-            viewer.held = !takes;
-        }
+    /// Says whether a viewer's path takes frames now, and returns whether that is news to the producer.
+    pub(crate) fn take(&mut self, id: ViewerId, takes: bool) -> bool {
+        let Some(viewer) = self.viewers.get_mut(&id) else { return false };
+        viewer.held = !takes;
+        viewer.ready() && !std::mem::replace(&mut self.ready_told, true)
     }
 
     /// Whether a viewer wants to be told of the pointer.
@@ -652,6 +659,7 @@ mod tests {
         }
         assert!(!fanout.ready());
         assert!(fanout.next(B).demand_changed, "room for a frame is news to the producer");
+        assert!(!fanout.next(A).demand_changed, "and a second one's is not");
         assert!(fanout.ready());
         assert!(!fanout.next(B).demand_changed);
     }

@@ -13,6 +13,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod bell;
 mod counters;
 mod cursor;
 mod demand;
@@ -23,6 +24,7 @@ mod sessions;
 mod stream;
 mod ticket;
 
+pub use bell::Ringing;
 pub use counters::{Counter, Counters};
 pub use cursor::Cursor;
 pub use demand::{Demand, Settings};

@@ -10,6 +10,7 @@ use spaceport_types::{
     Target, ViewerId,
 };
 
+use crate::bell::{Bell, Ringing};
 use crate::hold::{Closing, Hold, Life};
 use crate::ladder::{Ladder, Launching};
 use crate::stream::{Binding, Picture, Publisher, Subscriber, TargetState, lock};
@@ -28,6 +29,12 @@ const MOVE_INTERVAL: Duration = Duration::from_millis(500);
 pub trait Launch: Send + Sync {
     /// Takes the publisher to a producer of its own and returns at once.
     fn launch(&self, publisher: Publisher);
+
+    /// Whether there is room for one more encode beside those that run. Without it, who suffers beside others
+    /// that do not is left to them, and gets fewer frames: one more encode would take from everyone.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// How much one gateway takes on.
@@ -197,6 +204,7 @@ struct Inner {
     limits: Limits,
     launch: Arc<dyn Launch>,
     counters: Arc<Counters>,
+    bell: Arc<Bell>,
     state: Mutex<State>,
 }
 
@@ -241,13 +249,19 @@ struct LadderKey {
 impl Sessions {
     /// No sessions yet. `launch` is called for every stream that gets its first viewer.
     pub fn new(limits: Limits, launch: Arc<dyn Launch>) -> Self {
-        let counters = Arc::default();
-        Self { inner: Arc::new(Inner { limits, launch, counters, state: Mutex::default() }) }
+        let (counters, bell, state) = Default::default();
+        Self { inner: Arc::new(Inner { limits, launch, counters, bell, state }) }
     }
 
     /// The limits it runs under.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
+    }
+
+    /// Wakes viewers in the runtime that polls this, for producers which are threads of their own. Nobody has to:
+    /// with many viewers it takes less of the machine.
+    pub fn ringing(&self) -> Ringing {
+        Ringing(Arc::clone(&self.inner.bell))
     }
 
     /// Totals over all streams.
@@ -596,9 +610,10 @@ impl Sessions {
             return Arc::clone(ladder);
         }
         let target = state.target(&key.target);
-        let (counters, launch) = (Arc::clone(&self.inner.counters), Arc::clone(&self.inner.launch));
+        let Inner { counters, bell, launch, .. } = &*self.inner;
+        let (counters, bell, launch) = (Arc::clone(counters), Arc::clone(bell), Arc::clone(launch));
         let owner = key.owner.clone();
-        let ladder = Ladder::new(target, owner, key.picture, key.settings, counters, launch);
+        let ladder = Ladder::new(target, owner, key.picture, key.settings, counters, bell, launch);
         let ladder = Arc::new(ladder);
         state.ladders.insert(key, Arc::clone(&ladder));
         ladder

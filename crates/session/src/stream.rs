@@ -13,6 +13,7 @@ use spaceport_types::{
     Suspension, Target, ViewerId,
 };
 
+use crate::bell::Bell;
 use crate::cursor::Pointer;
 use crate::fanout::{Fanout, Join, Reason, ViewerStats};
 use crate::ladder::Ladder;
@@ -121,6 +122,7 @@ pub(crate) struct Stream {
     /// Half the size that its settings say.
     halved: bool,
     counters: Arc<Counters>,
+    bell: Arc<Bell>,
     state: Mutex<State>,
 }
 
@@ -143,6 +145,7 @@ impl Stream {
         halved: bool,
         settings: Settings,
         counters: Arc<Counters>,
+        bell: Arc<Bell>,
     ) -> Self {
         let state = State {
             fanout: Fanout::default(),
@@ -153,7 +156,7 @@ impl Stream {
             producer: None,
             wakers: std::collections::BTreeMap::new(),
         };
-        Self { target, picture, halved, counters, state: Mutex::new(state) }
+        Self { target, picture, halved, counters, bell, state: Mutex::new(state) }
     }
 
     fn attach(&self, id: ViewerId, join: Join) {
@@ -166,14 +169,13 @@ impl Stream {
     fn want_cursor(&self, id: ViewerId, wanted: bool) {
         let mut state = lock(&self.state);
         state.fanout.want_cursor(id, wanted);
-        state.wake_viewers();
         state.wake_producer();
+        self.wake_viewers(state);
     }
 
     fn take(&self, id: ViewerId, takes: bool) {
         let mut state = lock(&self.state);
-        state.fanout.take(id, takes);
-        if takes {
+        if state.fanout.take(id, takes) {
             state.wake_producer();
         }
     }
@@ -220,11 +222,20 @@ impl Stream {
         state.closed = true;
         state.fanout.end(reason);
         state.wake_producer();
-        state.wake_viewers();
+        self.wake_viewers(state);
     }
 
     pub(crate) fn ended(&self) -> bool {
         lock(&self.state).fanout.ended().is_some()
+    }
+
+    /// Wakes the viewers that have something waiting: when the lock is free that they will want.
+    fn wake_viewers(&self, mut state: MutexGuard<'_, State>) {
+        let State { fanout, wakers, .. } = &mut *state;
+        let woken = wakers.extract_if(.., |&id, _| fanout.has_next(id)).map(|(_, waker)| waker);
+        let woken = woken.collect();
+        drop(state);
+        self.bell.ring(woken);
     }
 }
 
@@ -256,22 +267,14 @@ impl State {
         self.settings = wanted;
     }
 
+    fn wake_later(&mut self, viewer: ViewerId, waker: &Waker) {
+        self.wakers.insert(viewer, waker.clone());
+    }
+
     fn wake_producer(&self) {
         if let Some(waker) = &self.producer {
             waker.wake_by_ref();
         }
-    }
-
-    /// Wakes the viewers that have something waiting.
-    fn wake_viewers(&mut self) {
-        let fanout = &self.fanout;
-        self.wakers.retain(|&id, waker| {
-            let wake = fanout.has_next(id);
-            if wake {
-                waker.wake_by_ref();
-            }
-            !wake
-        });
     }
 }
 
@@ -352,12 +355,11 @@ impl Publisher {
     /// codec epoch. `resume` says whether a suspended stream goes on with it.
     pub fn forward(&self, packet: &Packet, now: Instant, resume: bool) {
         self.stream.target.adopt(packet.geometry);
-        let mut state = lock(&self.stream.state);
-        self.hand_over(&mut state, packet, now, resume);
+        self.hand_over(lock(&self.stream.state), packet, now, resume);
     }
 
     fn hand_out(&self, frame: Published, now: Instant, resume: bool) {
-        let mut state = lock(&self.stream.state);
+        let state = lock(&self.stream.state);
         // Under the lock, so that no viewer sees two sequences swapped.
         let sequence = self.stream.target.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let packet = Packet {
@@ -370,10 +372,16 @@ impl Publisher {
             encode_duration: frame.encode_duration,
             payload: frame.payload,
         };
-        self.hand_over(&mut state, &packet, now, resume);
+        self.hand_over(state, &packet, now, resume);
     }
 
-    fn hand_over(&self, state: &mut State, packet: &Packet, now: Instant, resume: bool) {
+    fn hand_over(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        packet: &Packet,
+        now: Instant,
+        resume: bool,
+    ) {
         let counters = &self.stream.counters;
         if resume {
             state.fanout.resume();
@@ -384,7 +392,7 @@ impl Publisher {
         if let Some(reason) = handed.keyframe {
             counters.keyframes_for(reason).add(1);
         }
-        state.wake_viewers();
+        self.stream.wake_viewers(state);
     }
 
     /// The gateway's totals, for the producer to add to.
@@ -397,14 +405,14 @@ impl Publisher {
     pub fn suspend(&self, reason: Suspension, error: Error) {
         let mut state = lock(&self.stream.state);
         state.fanout.suspend(reason, &Arc::new(error));
-        state.wake_viewers();
+        self.stream.wake_viewers(state);
     }
 
     /// Tells viewers that the target has another title. Of several, a viewer may only get the last.
     pub fn retitle(&self, title: String) {
         let mut state = lock(&self.stream.state);
         state.fanout.retitle(&title.into());
-        state.wake_viewers();
+        self.stream.wake_viewers(state);
     }
 
     /// A handle for whoever follows the pointer, in a thread of its own. What viewers know of the
@@ -460,7 +468,7 @@ impl PointerPublisher {
     fn point(&self, news: &Pointer) {
         let mut state = lock(&self.stream.state);
         state.fanout.point(news);
-        state.wake_viewers();
+        self.stream.wake_viewers(state);
     }
 }
 
@@ -558,6 +566,13 @@ impl Bound {
             waker.wake();
         }
     }
+
+    fn wake_later(&mut self, waker: &Waker) {
+        match &mut self.waker {
+            Some(known) => known.clone_from(waker),
+            None => self.waker = Some(waker.clone()),
+        }
+    }
 }
 
 /// Numbers encoders as one viewer sees them: from 1, one more with each replacement.
@@ -629,16 +644,16 @@ impl Subscriber {
 
     /// The next event, or a wake-up when there may be one.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
-        if let Some(event) = self.try_recv() {
-            return Poll::Ready(event);
-        }
-        self.set_waker(cx.waker());
-        // Between the two calls something may have come.
-        self.try_recv().map_or(Poll::Pending, Poll::Ready)
+        self.next_or(Some(cx.waker())).map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The next event if there is one; for a driver that serves many viewers.
     pub fn try_recv(&mut self) -> Option<Event> {
+        self.next_or(None)
+    }
+
+    /// The next event, or has `waker` woken when there may be one.
+    fn next_or(&mut self, waker: Option<&Waker>) -> Option<Event> {
         let mut bound = lock(&self.binding.bound);
         if let Some(reason) = &bound.ended {
             return Some(Event::Ended(Arc::clone(reason)));
@@ -647,6 +662,12 @@ impl Subscriber {
         let next = state.fanout.next(self.id);
         if next.demand_changed {
             state.wake_producer();
+        }
+        if let (None, Some(waker)) = (&next.event, waker) {
+            state.wake_later(self.id, waker);
+            drop(state);
+            bound.wake_later(waker);
+            return None;
         }
         drop(state);
         let mut event = next.event?;
@@ -662,9 +683,8 @@ impl Subscriber {
     /// Wakes `waker` once when [`Subscriber::try_recv`] may have something new.
     pub fn set_waker(&self, waker: &Waker) {
         let mut bound = lock(&self.binding.bound);
-        bound.waker = Some(waker.clone());
-        let mut state = lock(&bound.stream.state);
-        state.wakers.insert(self.id, waker.clone());
+        lock(&bound.stream.state).wake_later(self.id, waker);
+        bound.wake_later(waker);
     }
 
     /// Says that the packet received last has been taken by the path: written to a socket that takes

@@ -20,6 +20,7 @@ pub use path::{Arrival, Path};
 pub(crate) use policy::Rung;
 use policy::{Move, Policy};
 
+use crate::bell::Bell;
 use crate::stream::{Binding, Picture, Publisher, Stream, Subscriber, TargetState, lock};
 use crate::{Counters, Launch, Settings};
 
@@ -40,6 +41,7 @@ pub(crate) struct Ladder {
     owner: Option<SessionId>,
     picture: Picture,
     counters: Arc<Counters>,
+    bell: Arc<Bell>,
     launch: Arc<dyn Launch>,
     state: Mutex<State>,
 }
@@ -74,6 +76,7 @@ impl Ladder {
         picture: Picture,
         settings: Settings,
         counters: Arc<Counters>,
+        bell: Arc<Bell>,
         launch: Arc<dyn Launch>,
     ) -> Self {
         let state = State {
@@ -82,7 +85,7 @@ impl Ladder {
             policy: Policy::new(settings.bitrate),
             bindings: BTreeMap::new(),
         };
-        Self { target, owner, picture, counters, launch, state: Mutex::new(state) }
+        Self { target, owner, picture, counters, bell, launch, state: Mutex::new(state) }
     }
 
     /// Adds a viewer, on the first rung.
@@ -134,6 +137,7 @@ impl Ladder {
         now: Instant,
     ) {
         let mut state = lock(&self.state);
+        state.policy.set_room(self.launch.has_room());
         let moves = state.policy.sent(viewer, queued_at, bytes, now);
         let launching = self.apply(&mut state, &moves);
         drop(state);
@@ -143,6 +147,7 @@ impl Ladder {
     /// A viewer's carrier knows something of its path.
     pub(crate) fn told(self: &Arc<Self>, viewer: ViewerId, path: Path, now: Instant) {
         let mut state = lock(&self.state);
+        state.policy.set_room(self.launch.has_room());
         let moves = state.policy.told(viewer, path, now);
         let launching = self.apply(&mut state, &moves);
         drop(state);
@@ -204,7 +209,9 @@ impl Ladder {
         let (target, counters) = (Arc::clone(&self.target), Arc::clone(&self.counters));
         let settings = limits_of(rung, state.settings);
         let halved = rung == Rung::SMALL;
-        let stream = Arc::new(Stream::new(target, self.picture, halved, settings, counters));
+        let bell = Arc::clone(&self.bell);
+        let stream = Stream::new(target, self.picture, halved, settings, counters, bell);
+        let stream = Arc::new(stream);
         let whole = rung == Rung::FULL;
         launching.publishers.push(Publisher::new(Arc::clone(&stream), self.owner.clone(), whole));
         *slot = Some(Arc::clone(&stream));

@@ -5,6 +5,7 @@
 //! - Viewers whose paths carry about the same share one encode, and that follows what they carry. A
 //!   stream that everybody finds too much, be it one viewer or fifty, needs no second encode.
 //! - A viewer that suffers beside others that do not is moved down, to a rung of its like.
+//! - Where there is no room for another encode, it stays, unless others are on a rung of its like.
 //! - A viewer whose path carries more than its rung, and has for a while, is moved up again. One that
 //!   then falls again waits twice as long the next time.
 
@@ -65,6 +66,8 @@ pub(super) struct Policy {
     /// Paths that carry less get a smaller picture.
     small: Bitrate,
     members: BTreeMap<ViewerId, Member>,
+    /// Whether there is room for another encode.
+    has_room: bool,
     /// The latest time that was passed.
     now: Option<Instant>,
     looked_at: Option<Instant>,
@@ -90,7 +93,13 @@ pub(super) struct Move {
 impl Policy {
     pub(super) fn new(ceiling: Bitrate) -> Self {
         let members = BTreeMap::new();
-        Self { ceiling, small: Bitrate::default(), members, now: None, looked_at: None }
+        let small = Bitrate::default();
+        Self { ceiling, small, members, has_room: true, now: None, looked_at: None }
+    }
+
+    /// Sets whether there is room for another encode beside those that there are.
+    pub(super) fn set_room(&mut self, has_room: bool) {
+        self.has_room = has_room;
     }
 
     pub(super) fn set_ceiling(&mut self, ceiling: Bitrate) {
@@ -228,7 +237,9 @@ impl Policy {
         if down > rung {
             // Where all are alike the encode follows them; a smaller picture has to be another.
             let alone = shared.is_some() && down != Rung::SMALL;
-            return (member.track.strained(now) && !alone).then_some(down);
+            let one_more = self.viewers(down) == 0 && self.viewers(rung) > 1;
+            let may = !alone && (self.has_room || !one_more);
+            return (member.track.strained(now) && may).then_some(down);
         }
         let up = self.band(limit.map(|limit| scaled(limit, 1.0 / CLEARLY)));
         if up >= rung || member.moved_at.is_some_and(|at| now < at + member.hold) {
@@ -392,6 +403,21 @@ mod tests {
         // It stays where it is when the other leaves: going back would cost a keyframe.
         world.policy.leave(ViewerId::new(1));
         assert_eq!(world.play(10), []);
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_another_encode_a_slow_viewer_stays() {
+        let mut world = World::of(&[1_000, FAST, 1_000]);
+        world.policy.set_room(false);
+        assert_eq!(world.play(10), []);
+        world.policy.leave(ViewerId::new(2));
+        world.policy.set_room(true);
+        assert_eq!(world.play(5).len(), 1);
+        // One of its like goes to the encode that is there now.
+        world.policy.set_room(false);
+        world.join(1_000);
+        world.play(10);
+        assert_eq!((world.rung(0), world.rung(3)), (Rung::LEAST, Rung::LEAST));
     }
 
     #[test]
