@@ -24,7 +24,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ use web_transport_quinn::{
 };
 
 use super::link::{Link, Windows};
-use super::{identity, settings};
+use super::{identity, settings, socket};
 use crate::client::{Received, closed};
 
 /// How long connecting may take.
@@ -121,7 +121,7 @@ impl Client {
                 .with("address", local)
                 .source(error)
         };
-        let socket = UdpSocket::bind(local).map_err(unbound)?;
+        let socket = socket::bind(local).map_err(unbound)?;
         let runtime = Arc::new(TokioRuntime);
         let endpoint = quinn::Endpoint::new(EndpointConfig::default(), None, socket, runtime);
         Ok(Self { endpoint: endpoint.map_err(unbound)?, machine: None })

@@ -1,6 +1,6 @@
 //! The UDP port, and who is let in.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::identity::Identity;
 use super::link::Links;
-use super::{opening, settings};
+use super::{opening, settings, socket};
 use crate::door::Media;
 use crate::viewer;
 
@@ -41,7 +41,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             max_connections: 1024,
-            max_opening: 128,
+            // Those of 64 sessions of 8 viewers may all come at once; each has shown that its address is its own.
+            max_opening: 512,
             validate_above: 16,
             // Some round trips to the other side of the world, on a bad day.
             patience: Duration::from_secs(6),
@@ -86,7 +87,7 @@ pub fn bind(config: Config, identity: Identity, media: Media) -> Result<(Endpoin
             .hint("Stop what listens there, or choose another port, or 0 for any")
             .source(error)
     };
-    let socket = UdpSocket::bind(listen).map_err(unbound)?;
+    let socket = socket::bind(listen).map_err(unbound)?;
     let server = settings::server(Arc::new(identity.clone()), links.as_ref())?;
     let own = settings::endpoint(&identity.secret())?;
     let runtime = Arc::new(TokioRuntime);

@@ -26,6 +26,7 @@ mod link;
 mod lossy;
 mod opening;
 mod settings;
+mod socket;
 #[cfg(test)]
 mod tests;
 
