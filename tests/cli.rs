@@ -433,6 +433,9 @@ fn an_error_has_one_envelope_and_its_own_exit_code() {
         (&["spaces", "remove", "", "--yes"], "INVALID_ARGUMENT", 2),
         (&["spaces", "rename", " ", "x"], "INVALID_ARGUMENT", 2),
         (&["windows", ""], "INVALID_ARGUMENT", 2),
+        (&["stream", "box", "--window", ""], "INVALID_ARGUMENT", 2),
+        (&["open", "box", "--app", ""], "INVALID_ARGUMENT", 2),
+        (&["stream", "box", "--display="], "INVALID_ARGUMENT", 2),
         // What the system says.
         (&["serve", "--listen", &taken, "--state-dir", state], "IO", 1),
         (&["spaces", "add", &of_another], "SPACESD_NOT_AVAILABLE", 4),

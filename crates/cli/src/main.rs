@@ -25,8 +25,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let serves = matches!(args.verb, Verb::Serve(_) | Verb::Relay(_));
-    // For an agent, stderr is for the one error, unless it asks for more.
-    render::init_logs(args.verbose, serves && !args.agent);
+    render::init_logs(args.verbose, serves, args.agent);
     let (json, agent) = (args.json, args.agent);
     let done = match args.verb {
         Verb::Serve(serve) => serve::run(&serve, json),

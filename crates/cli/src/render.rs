@@ -15,8 +15,10 @@ use unicode_width::UnicodeWidthStr as _;
 const GAP: &str = "  ";
 
 /// Sends logs to stderr; stdout is for data.
-pub(crate) fn init_logs(verbose: u8, serves: bool) {
+pub(crate) fn init_logs(verbose: u8, serves: bool, agent: bool) {
     let default = match verbose {
+        // What an agent reads there is the one error.
+        0 if agent => "off",
         // A verb that ends says itself what it did.
         0 if !serves => "warn",
         0 => "warn,spaceport=info",

@@ -124,6 +124,13 @@ impl Registry {
             }
             (None, None) => {}
         }
+        if let Some(before) = known.map(|at| &rows.spaces[at].info) {
+            info.added_at.clone_from(&before.added_at);
+            info.created_at_unix = before.created_at_unix;
+            if info.services.is_empty() {
+                info.services.clone_from(&before.services);
+            }
+        }
         let row = Row { url: address.to_string(), info: info.clone() };
         match known {
             Some(at) => rows.spaces[at] = row,

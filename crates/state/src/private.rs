@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,6 +13,9 @@ use spaceport_types::{Cause, Error, Kind, Result};
 /// The largest file of ours that is read whole. They are written by us and small; one that grew
 /// beyond this was not.
 const MAX_FILE: u64 = 64 << 20;
+
+/// No file of ours takes longer to write.
+const ABANDONED: Duration = Duration::from_secs(60 * 60);
 
 /// Makes a folder and its parents, for the owner alone.
 ///
@@ -176,7 +180,10 @@ fn remove_partials(path: &Path) {
         let writer = partial.extension().and_then(|it| it.to_str()?.strip_prefix("partial-"));
         let writer = writer.and_then(|it| it.split('-').next()?.parse::<u32>().ok());
         let is_alive = |id: u32| Path::new("/proc").join(id.to_string()).exists();
-        if partial.file_stem() == Some(stem) && writer.is_some_and(|id| !is_alive(id)) {
+        // A process of another container is not seen from here.
+        let age = entry.metadata().and_then(|it| it.modified()).map(|at| at.elapsed());
+        let is_old = matches!(age, Ok(Ok(age)) if age > ABANDONED);
+        if partial.file_stem() == Some(stem) && is_old && writer.is_some_and(|id| !is_alive(id)) {
             drop(fs::remove_file(&partial));
         }
     }
@@ -198,13 +205,19 @@ mod tests {
             format!("machines.partial-{dead}"),
             format!("machines.partial-{alive}-99"),
             format!("others.partial-{dead}-0"),
+            format!("machines.partial-{dead}-1"),
         ];
-        names.iter().for_each(|name| fs::write(folder.join(name), "half").unwrap());
+        for (number, name) in names.iter().enumerate() {
+            let file = File::create(folder.join(name)).unwrap();
+            if number < 4 {
+                file.set_modified(std::time::UNIX_EPOCH).unwrap();
+            }
+        }
         replace(&path, b"whole").unwrap();
         assert!(!create(&path, b"another").unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"whole");
         let left: Vec<bool> = names.iter().map(|name| folder.join(name).exists()).collect();
-        assert_eq!(left, [false, false, true, true]);
+        assert_eq!(left, [false, false, true, true, true]);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

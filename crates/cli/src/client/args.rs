@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use spaceport_spaces::Spaces;
 use spaceport_spaces::verbs::Watch;
@@ -105,7 +106,7 @@ pub(crate) struct Windows {
     /// The Space, by name, id or address.
     pub(crate) space: String,
     /// Those of this app only.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) app: Option<String>,
     #[command(flatten)]
     pub(crate) opened: Opened,
@@ -204,16 +205,17 @@ pub(crate) struct What {
     /// The Space, by name, id or address.
     pub(crate) space: String,
     /// Stream this window, as `spaceport windows` names it.
-    #[arg(long, value_name = "ID", group = "target")]
+    // Empty, as from a variable that is not set, it would be the whole desktop.
+    #[arg(long, value_name = "ID", group = "target", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) window: Option<String>,
     /// Stream the largest window of this app.
-    #[arg(long, value_name = "NAME", group = "target")]
+    #[arg(long, value_name = "NAME", group = "target", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) app: Option<String>,
     /// Stream this display. Without it: the primary one.
-    #[arg(long, value_name = "ID", group = "target")]
+    #[arg(long, value_name = "ID", group = "target", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) display: Option<String>,
     /// Frames per second at most. Without it: 30.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=240))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=120))]
     pub(crate) fps: Option<u32>,
     /// How many seconds its ticket lets viewers in, 600 at most. Without it: 60.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]

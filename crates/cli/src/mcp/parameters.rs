@@ -83,10 +83,10 @@ pub(crate) struct StreamAny {
     app_name: Option<String>,
     /// A display. Left out, with no window named: the primary one.
     display: Option<String>,
-    /// Frames per second at most.
+    /// Frames per second at most, up to 120. 0 is as when it is left out.
     #[schemars(extend("default" = 30))]
     max_fps: Option<u32>,
-    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600.
+    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600, and 0 is as when it is left out.
     #[schemars(extend("default" = 60))]
     ticket_ttl: Option<u32>,
 }
@@ -113,10 +113,10 @@ pub(crate) struct StreamWindow {
     window_id: Option<String>,
     /// The largest window of this app.
     app_name: Option<String>,
-    /// Frames per second at most.
+    /// Frames per second at most, up to 120. 0 is as when it is left out.
     #[schemars(extend("default" = 30))]
     max_fps: Option<u32>,
-    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600.
+    /// How many seconds the ticket lets viewers in. More than 600 is taken as 600, and 0 is as when it is left out.
     #[schemars(extend("default" = 60))]
     ticket_ttl: Option<u32>,
 }
