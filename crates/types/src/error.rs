@@ -576,10 +576,11 @@ impl Error {
         }
         let mut sources = std::iter::successors(StdError::source(self), |&source| source.source());
         let io = sources.find_map(|source| source.downcast_ref::<std::io::Error>());
-        match (io.and_then(remedy::of_io), self.0.cause) {
-            (Some(remedy), _) if self.0.kind == Kind::Io => remedy,
-            (_, Some(cause)) => cause.remedy(),
-            _ => self.0.kind.remedy(),
+        match (self.0.cause, self.0.kind, io.and_then(remedy::of_io)) {
+            (Some(cause), ..) => cause.remedy(),
+            // What was asked for is of this machine, and not of a Space.
+            (None, Kind::Io | Kind::NotFound | Kind::PermissionDenied, Some(remedy)) => remedy,
+            (None, kind, _) => kind.remedy(),
         }
     }
 }
@@ -722,6 +723,22 @@ mod tests {
         assert_eq!(back.cause(), Some(Cause::CorruptBundle));
         let other = Error::from(std::io::Error::other("a disk failed"));
         assert_eq!((other.kind(), other.to_string()), (Kind::Io, "a disk failed".to_owned()));
+    }
+
+    #[test]
+    fn every_report_says_what_to_do_next() {
+        let hint = |error: Error| error.report().hint.unwrap();
+        for kind in Kind::ALL {
+            assert_eq!(hint(Error::new(kind, "x")), kind.remedy());
+        }
+        for cause in Cause::ALL {
+            assert_eq!(hint(Error::because(cause, "x")), cause.remedy());
+        }
+        assert_eq!(hint(Error::new(Kind::Io, "x").hint("Do this")), "Do this");
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert_eq!(hint(Error::new(Kind::NotFound, "x").source(missing())), "Check the path");
+        let inner = Error::new(Kind::Io, "y").source(missing());
+        assert_eq!(hint(Error::new(Kind::Io, "x").source(inner)), "Check the path");
     }
 
     #[test]
