@@ -12,13 +12,16 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use spaceport_tests::{
-    Browser, Folder, Gateway, Script, Start, TOKEN, assert_shows_the_pattern, wait_until,
+    Browser, Folder, Gateway, Relay, Script, Start, TOKEN, assert_shows_the_pattern, wait_until,
 };
 
 /// What a player says once it plays, and again a little later.
 fn play(gateway: &Gateway, browser: Browser, way: &str) -> (Value, Value) {
-    let origin = format!("http://{}", gateway.http());
-    let mut player = Script::browser("player.mjs", browser, &[&origin, TOKEN, way]);
+    play_at(&format!("http://{}", gateway.http()), browser, way)
+}
+
+fn play_at(origin: &str, browser: Browser, way: &str) -> (Value, Value) {
+    let mut player = Script::browser("player.mjs", browser, &[origin, TOKEN, way]);
     let first = player.hear();
     player.go_on();
     (first, player.hear())
@@ -52,15 +55,44 @@ fn chromium_plays_through_a_turn_server_over_tcp() {
     relayed("tcp");
 }
 
-/// Credentials are minted from the secret that gateway and TURN server share.
-fn relayed(transport: &str) {
+/// The machine knows of no TURN server; its relay does.
+#[test]
+fn chromium_plays_through_a_relay_and_the_turn_server_that_it_names() {
     let turn = Turn::start("a-shared-secret");
+    let (folder, urls) = servers(&turn);
+    let config = folder.path().join("relay.toml");
+    let file = folder.path().join("servers.json");
+    std::fs::write(&config, format!("ice_servers = \"{}\"\n", file.display())).unwrap();
+    let relay = Relay::start(&["--config", config.to_str().unwrap()]);
+    let joining = relay.joining("build-box-7");
+    let arguments: Vec<&str> = joining.iter().map(String::as_str).collect();
+    let gateway =
+        Gateway::start(Start { test_pattern: true, arguments: &arguments, ..Start::default() });
+    relay.wait("build-box-7", true, Duration::from_secs(20));
+    let (played, _) = play_at(&relay.machine_url("build-box-7"), Browser::Chromium, "turn-udp");
+    assert_eq!(played["servers"], json!(urls));
+    assert!(played["frames"].as_u64().unwrap() >= 10, "{played}");
+    let local = &played["local"];
+    assert_eq!((&local["type"], &local["relay"]), (&json!("relay"), &json!("udp")), "{played}");
+    assert!(!relay.log().contains("a-shared-secret") && !gateway.log().contains("a-shared-secret"));
+}
+
+/// A file that names `turn`, in a folder, and its addresses.
+fn servers(turn: &Turn) -> (Folder, [String; 2]) {
     let folder = Folder::new("ice-servers");
     let file = folder.path().join("servers.json");
     let urls = ["udp", "tcp"].map(|by| format!("turn:{}?transport={by}", turn.address));
     let servers = json!([{ "urls": urls, "secret": "a-shared-secret" }]);
     std::fs::write(&file, servers.to_string()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    (folder, urls)
+}
+
+/// Credentials are minted from the secret that gateway and TURN server share.
+fn relayed(transport: &str) {
+    let turn = Turn::start("a-shared-secret");
+    let (folder, urls) = servers(&turn);
+    let file = folder.path().join("servers.json");
     let gateway = Gateway::start(Start {
         test_pattern: true,
         arguments: &["--ice-servers", file.to_str().unwrap()],

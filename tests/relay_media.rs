@@ -1,12 +1,13 @@
 //! Media through a real relay: viewers of every sort see a machine's picture there, and the machine sends it once.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spaceport_tests::{
-    Browser, Gateway, Relay, Script, Socket, Start, TOKEN, call_at, measured, memory_holds,
-    wait_until,
+    Browser, Folder, Gateway, Relay, Request, Script, Socket, Start, TOKEN, call_at, measured,
+    memory_holds, offer, wait_until,
 };
 use spaceport_transport::quic::{self, Client, Remote, Video};
 use spaceport_transport::whep::player::{self, Played, Player};
@@ -33,7 +34,11 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let relay = Relay::start(&[]);
+        Self::with(&[])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
+        let relay = Relay::start(arguments);
         let joining = relay.joining(MACHINE);
         let arguments: Vec<&str> = joining.iter().map(String::as_str).collect();
         let gateway =
@@ -157,6 +162,37 @@ fn viewers_of_every_sort_see_the_picture_and_the_machine_sends_it_once() {
         assert_eq!(world.gateway.metric("spaceport_pipelines"), 1);
     });
     drop(sockets);
+}
+
+#[test]
+fn the_relay_tells_of_its_turn_server_whom_the_machine_lets_in_and_nobody_else() {
+    let folder = Folder::new("relay-ice-servers");
+    let file = folder.path().join("servers.json");
+    let servers = json!([{ "urls": "turn:turn.example.org", "secret": "a-shared-secret" }]);
+    std::fs::write(&file, servers.to_string()).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let world = World::with(&["--ice-servers", file.to_str().unwrap()]);
+    let path = format!("/m/{MACHINE}/whep?display=test-pattern");
+    let link = |method: &str, token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", &*bearer), ("content-type", "application/sdp")];
+        let offer = if method == "POST" { offer("H264") } else { String::new() };
+        let request = Request { method, path: &path, headers: &headers, body: offer.as_bytes() };
+        let answer = request.send(world.relay.http()).unwrap();
+        (answer.status, answer.headers.get("link").cloned())
+    };
+    let (status, asked) = link("OPTIONS", TOKEN);
+    let asked = asked.expect("OPTIONS tells of no server");
+    assert!(status == 204 && asked.starts_with("<turn:turn.example.org>; rel=\"ice-server\""));
+    let ledger = || std::fs::read_to_string(world.relay.state().join("ledger.jsonl")).unwrap();
+    assert!(!ledger().contains("attached"), "who only asks is no viewer");
+    let (status, answered) = link("POST", TOKEN);
+    let answered = answered.expect("201 tells of no server");
+    assert!(status == 201 && answered.contains("credential-type=\"password\""), "{status}");
+    assert!(ledger().contains("attached"));
+    assert_ne!(asked, answered, "each has credentials of its own");
+    assert_eq!(link("OPTIONS", "0123456789abcdef-not-the-token"), (204, None));
+    assert_eq!(link("POST", "0123456789abcdef-not-the-token"), (401, None));
 }
 
 #[test]

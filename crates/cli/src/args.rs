@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use spaceport_gateway::Config;
 use spaceport_gateway::config::{HTTP_PORT, QUIC_PORT, WEBRTC_PORT, read_secret};
 use spaceport_gateway::service::Facts;
-use spaceport_gateway::{Config, IceServers};
 use spaceport_relay::uplink::{self, Origin};
 use spaceport_teleport::Machine;
+use spaceport_transport::whep::IceServers;
 use spaceport_types::{MachineId, Redacted, Result};
 
 use crate::client::args as client;

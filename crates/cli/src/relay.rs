@@ -8,6 +8,7 @@ use spaceport_gateway::config::read_secret;
 use spaceport_relay::config::{Config, EXAMPLE, PORT, QUIC_PORT, WEBRTC_PORT};
 use spaceport_relay::uplink::Origin;
 use spaceport_relay::{Endpoints, Relay as Server, above, nodes};
+use spaceport_transport::whep::IceServers;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
 use crate::args::Environment;
@@ -32,6 +33,10 @@ pub(crate) struct Relay {
     /// The UDP port that WebRTC viewers share; 0 takes a free one.
     #[arg(long, value_name = "PORT", help = webrtc_port_help())]
     webrtc_port: Option<u16>,
+    /// Tell WebRTC viewers of the STUN and TURN servers in this file: a JSON list of `urls`, with `username` and
+    /// `credential`, or with a `secret` that is shared with the TURN server.
+    #[arg(long, value_name = "FILE")]
+    ice_servers: Option<PathBuf>,
     /// The origin under which clients and machines reach the relay, such as `https://relay.example`.
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -133,6 +138,9 @@ impl Relay {
         }
         if let Some(port) = self.webrtc_port {
             config.webrtc_port = port;
+        }
+        if let Some(file) = &self.ice_servers {
+            config.ice_servers = IceServers::read(file)?;
         }
         if let Some(url) = &self.public_url {
             config.public_url = Some(url.clone());

@@ -12,9 +12,8 @@ use spaceport_relay::uplink;
 use spaceport_session::Limits;
 use spaceport_state::private;
 use spaceport_teleport::Machine;
+use spaceport_transport::whep::IceServers;
 use spaceport_types::{Error, Kind, Redacted, Result};
-
-use crate::ice_servers::IceServers;
 
 /// The TCP port of a Space, by the public contract.
 pub const HTTP_PORT: u16 = 3211;

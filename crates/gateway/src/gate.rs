@@ -15,13 +15,12 @@ use spaceport_wire::relay_media::Way;
 use tokio::time::Instant;
 
 use crate::auth::ViewerGrant;
-use crate::ice_servers::IceServers;
 use crate::service::{OpenRequest, Service};
 
 /// Judges WHEP requests with the service's own secrets.
 pub(crate) struct Gate {
     pub(crate) service: Service,
-    pub(crate) ice_servers: IceServers,
+    pub(crate) ice_servers: whep::IceServers,
 }
 
 impl whep::http::Gate for Gate {

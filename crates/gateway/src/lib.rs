@@ -14,7 +14,6 @@ mod files;
 mod gate;
 mod grpc;
 mod http;
-mod ice_servers;
 mod launcher;
 mod load;
 mod machine;
@@ -28,5 +27,4 @@ pub mod teleport;
 
 pub use assemble::{Endpoints, Gateway, guarded};
 pub use config::Config;
-pub use ice_servers::IceServers;
 pub use spaceport_transport::problem::{problem, with_status};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use spaceport_transport::whep::IceServers;
 use spaceport_types::{Error, Kind, Redacted, Result};
 
 use crate::{above, nodes, tunnel};
@@ -34,6 +35,8 @@ pub struct Config {
     pub webrtc_port: u16,
     /// Addresses that WebRTC viewers are told besides: those of a NAT in front of the relay.
     pub advertise: Vec<IpAddr>,
+    /// The STUN and TURN servers that WebRTC viewers are told of.
+    pub ice_servers: IceServers,
     /// The origin under which clients and machines reach it, such as `https://relay.example`. `None`: the
     /// address it listens on.
     pub public_url: Option<String>,
@@ -61,6 +64,7 @@ impl Config {
             quic_port: file.quic_port,
             webrtc_port: file.webrtc_port,
             advertise: file.advertise,
+            ice_servers: IceServers::default(),
             public_url: file.public_url,
             tls: None,
             state_dir: state_dir.into(),
@@ -94,6 +98,10 @@ impl Config {
         self.quic_port = file.quic_port;
         self.webrtc_port = file.webrtc_port;
         self.advertise = file.advertise;
+        self.ice_servers = match &file.ice_servers {
+            Some(servers) => IceServers::read(servers)?,
+            None => IceServers::default(),
+        };
         self.public_url = file.public_url;
         self.tls = match (file.tls_cert, file.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -123,6 +131,7 @@ struct File {
     quic_port: u16,
     webrtc_port: u16,
     advertise: Vec<IpAddr>,
+    ice_servers: Option<PathBuf>,
     public_url: Option<String>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
@@ -137,6 +146,7 @@ impl Default for File {
             quic_port: QUIC_PORT,
             webrtc_port: WEBRTC_PORT,
             advertise: Vec::new(),
+            ice_servers: None,
             public_url: None,
             tls_cert: None,
             tls_key: None,

@@ -137,7 +137,7 @@ impl Relay {
     ///
     /// What is wrong with the configuration, and `io` for a port that is taken.
     pub async fn load(config: Config) -> Result<Self> {
-        let Config { listen, quic_port, webrtc_port, advertise, .. } = config;
+        let Config { listen, quic_port, webrtc_port, advertise, ice_servers, .. } = config;
         let Config { public_url, tls, state_dir, token, uplink, nodes, limits, .. } = config;
         let public_url = public_url.map(|url| origin(&url)).transpose()?;
         let tls =
@@ -168,7 +168,7 @@ impl Relay {
             None => None,
         };
         let machines = Whereabouts { directory: directory.clone(), nodes: nodes.clone() };
-        let edge = Edge::new(Arc::new(machines.clone()), Edge::limits());
+        let edge = Edge::new(Arc::new(machines.clone()), Edge::limits(), ice_servers);
         let (endpoint, driver) =
             bind_quic(address, quic_port, &kept, limits, (sender, edge.media()))?;
         let mut peers = whep::Config::default();

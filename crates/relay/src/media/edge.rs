@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
+use axum::http::Method;
 use futures_util::future::BoxFuture;
 use spaceport_session::{Limits, Sessions};
-use spaceport_transport::whep::http::{Call, Gate, Grant};
+use spaceport_transport::whep::IceServers;
+use spaceport_transport::whep::http::{Call, Gate, Grant, IceServer};
 use spaceport_transport::{Door, Media, Pass, machine as named, page, websocket, whep};
 use spaceport_types::{Error, Kind, MachineId, Result, SessionId};
 use spaceport_wire::relay_media::{Resume, Way};
@@ -16,6 +18,7 @@ use tokio::time::Instant;
 use super::guest::{Admission, Host};
 use super::machine::{Entry, Machine};
 use crate::tunnel::Tunnel;
+use crate::wall_clock;
 
 /// The longest secret worth a machine's look.
 const MAX_SECRET: usize = 1024;
@@ -52,6 +55,8 @@ pub struct Edge {
 struct Inner {
     directory: Arc<dyn Machines>,
     limits: Limits,
+    /// What WebRTC viewers are told of.
+    ice_servers: IceServers,
     /// Those that somebody watches; so there are no more than the directory has.
     machines: Mutex<BTreeMap<MachineId, Arc<Machine>>>,
     /// What those carried that are not among them any more.
@@ -84,12 +89,13 @@ impl Carried {
 }
 
 impl Edge {
-    /// Serves the machines of `directory`, each within `limits`.
-    pub fn new(directory: Arc<dyn Machines>, limits: Limits) -> Self {
+    /// Serves the machines of `directory`, each within `limits`, and tells WebRTC viewers of `ice_servers`.
+    pub fn new(directory: Arc<dyn Machines>, limits: Limits, ice_servers: IceServers) -> Self {
         Self {
             inner: Arc::new(Inner {
                 directory,
                 limits,
+                ice_servers,
                 machines: Mutex::default(),
                 forgotten: Mutex::default(),
             }),
@@ -173,6 +179,17 @@ impl Edge {
         Ok(entry)
     }
 
+    /// Whether the machine would let in a WebRTC viewer. That is nobody who watches yet, and not in the ledger.
+    async fn lets_in(&self, call: Call<'_>) -> Result<()> {
+        let secret = call.secret().ok().filter(|secret| secret.len() <= MAX_SECRET);
+        let (Some(machine), Some(secret)) = (named(call.path).0, secret) else {
+            return Err(Error::new(Kind::Unauthenticated, "that is no ticket and no token"));
+        };
+        let way = Way::Whep { display: call.parameter("display").map(str::to_owned) };
+        self.machine(&machine.parse()?).await?.admit(secret, way).await?;
+        Ok(())
+    }
+
     async fn machine(&self, id: &MachineId) -> Result<Arc<Machine>> {
         // Before anything is kept for it: anybody can ask for any name.
         self.inner.directory.find(id).await?;
@@ -234,6 +251,26 @@ impl Gate for Edge {
             let way = Way::Whep { display: call.parameter("display").map(str::to_owned) };
             let Entry { pass, codecs, .. } = self.admit(named(call.path).0, secret, way).await?;
             Ok(Grant { sessions: pass.sessions, session: pass.session, codecs })
+        })
+    }
+
+    /// Servers with credentials are for those whom the machine lets in. That was asked before a `POST` is answered;
+    /// for who wants to know the servers first, it is asked now, and the session is there for the `POST`.
+    fn ice_servers<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Vec<IceServer>> {
+        Box::pin(async move {
+            if self.inner.ice_servers.is_empty() {
+                return Vec::new();
+            }
+            let known = *call.method == Method::POST || self.lets_in(call).await.is_ok();
+            let servers = if known {
+                self.inner.ice_servers.for_viewer(wall_clock())
+            } else {
+                Ok(Vec::new())
+            };
+            servers.unwrap_or_else(|error| {
+                tracing::warn!(%error, "viewers are told of no ICE servers");
+                Vec::new()
+            })
         })
     }
 }

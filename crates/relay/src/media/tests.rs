@@ -11,6 +11,7 @@ use spaceport_session::{
     Publisher, Sessions, Subscriber,
 };
 use spaceport_transport::quic::{self, Client, Identity, Remote, Video};
+use spaceport_transport::whep::IceServers;
 use spaceport_transport::{Clock, Door as _, Pass, Received};
 use spaceport_types::{
     Bitrate, Bounds, Cause, Codec, CursorImage, CursorPosition, Error, Kind, MachineId, Packet,
@@ -108,7 +109,7 @@ impl World {
         let host = Doorman { sessions: sessions.clone(), whep: session.clone() };
         let guest = Guest::new(Arc::new(host));
         let board = Arc::new(Board(watch::channel(HashMap::new()).0));
-        let edge = Edge::new(Arc::<Board>::clone(&board), Edge::limits());
+        let edge = Edge::new(Arc::<Board>::clone(&board), Edge::limits(), IceServers::default());
         let world = Self { sessions, launched, guest, edge, board, session, ticket };
         world.connect();
         world

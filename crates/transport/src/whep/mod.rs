@@ -24,6 +24,7 @@ mod driver;
 mod e2e;
 mod exchange;
 pub mod http;
+mod ice_servers;
 pub mod offer;
 mod packetize;
 mod path;
@@ -45,6 +46,7 @@ use spaceport_types::{Cause, Codec, Error, Kind, Result};
 use tokio::sync::{oneshot, watch};
 
 pub use driver::Driver;
+pub use ice_servers::IceServers;
 
 use directory::again;
 use driver::{Command, Shared, State};

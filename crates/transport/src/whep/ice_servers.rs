@@ -16,8 +16,9 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac as _};
 use serde::Deserialize;
 use sha1::Sha1;
-use spaceport_transport::whep::http::IceServer;
 use spaceport_types::{Error, Issue, Kind, Redacted, Result};
+
+use super::http::IceServer;
 
 /// How long minted credentials hold. A viewer needs them when it connects, and again when it
 /// restarts ICE on another network.
@@ -108,12 +109,17 @@ impl IceServers {
         Ok(servers)
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What one viewer is told at `now`.
     ///
     /// # Errors
     ///
     /// `io` when the system gives no random bytes.
-    pub(crate) fn for_viewer(&self, now: SystemTime) -> Result<Vec<IceServer>> {
+    pub fn for_viewer(&self, now: SystemTime) -> Result<Vec<IceServer>> {
         let mut all = Vec::new();
         for Server { urls, login } in &self.0 {
             let login = match login {
