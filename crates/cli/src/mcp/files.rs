@@ -109,7 +109,14 @@ impl Call {
     {
         let (told, mut known) = watch::channel((0, 0));
         let progress = Arc::new(move |moved, total| {
-            told.send_replace((moved, total));
+            // By the protocol it only grows.
+            told.send_if_modified(|known| {
+                let is_news = moved > known.0 || known.1 == 0 && total > 0;
+                if is_news {
+                    *known = (moved, total);
+                }
+                is_news
+            });
         });
         let mut work = std::pin::pin!(work(Watched { progress, stop: self.stop }));
         let Some((peer, token)) = self.progress else { return work.await };
