@@ -107,44 +107,40 @@ impl Call {
     where
         W: Future<Output = Result<T>>,
     {
-        let (told, mut known) = watch::channel((0, 0));
+        let (told, known) = watch::channel((0, 0));
         let progress = Arc::new(move |moved, total| {
-            // By the protocol it only grows.
-            told.send_if_modified(|known| {
-                let is_news = moved > known.0 || known.1 == 0 && total > 0;
-                if is_news {
-                    *known = (moved, total);
-                }
-                is_news
-            });
+            told.send_replace((moved, total));
         });
         let mut work = std::pin::pin!(work(Watched { progress, stop: self.stop }));
         let Some((peer, token)) = self.progress else { return work.await };
+        let mut told = None;
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let done = loop {
             tokio::select! {
                 done = &mut work => break done,
-                _ = ticks.tick() => report(&peer, &token, &mut known).await,
+                _ = ticks.tick() => report(&peer, &token, &known, &mut told).await,
             }
         };
         if done.is_ok() {
-            report(&peer, &token, &mut known).await;
+            report(&peer, &token, &known, &mut told).await;
         }
         done
     }
 }
 
+/// Tells how far it is, if that is further than was `told` last: by the protocol it only grows.
 async fn report(
     peer: &Peer<RoleServer>,
     token: &ProgressToken,
-    known: &mut watch::Receiver<(u64, u64)>,
+    known: &watch::Receiver<(u64, u64)>,
+    told: &mut Option<u64>,
 ) {
-    let changed = known.has_changed().unwrap_or(true);
-    let (moved, total) = *known.borrow_and_update();
-    if !changed {
+    let (moved, total) = *known.borrow();
+    if told.map_or(total == 0, |told| moved <= told) {
         return;
     }
+    *told = Some(moved);
     let mut progress = ProgressNotificationParam::new(token.clone(), moved as f64);
     progress.total = Some(total as f64);
     // Who is gone needs no progress; that they are is told elsewhere.
